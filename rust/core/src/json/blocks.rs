@@ -1,0 +1,537 @@
+//! Classification of blocks of bytes into bit masks: the one module with `unsafe`, behind a safe door.
+//!
+//! A [`Task`] is generic over [`Blocks`]; [`dispatch`] runs it with the widest instructions that the processor has.
+//! Bit *i* of a mask speaks about byte *i* of the block. The benchmark `bench_check` shows what it pays.
+#![allow(
+    unsafe_code,
+    reason = "SIMD intrinsics; every use is guarded by a token or by the base target"
+)]
+
+/// Masks that find the end of strings.
+#[derive(Clone, Copy)]
+pub(crate) struct StringMasks {
+    pub(crate) quote: u64,
+    pub(crate) backslash: u64,
+    /// Bytes below 0x20, which no JSON string holds.
+    pub(crate) control: u64,
+    pub(crate) comma: u64,
+}
+
+/// Masks that check arrays of integers.
+#[derive(Clone, Copy)]
+pub(crate) struct IntegerMasks {
+    pub(crate) digit: u64,
+    pub(crate) zero: u64,
+    pub(crate) comma: u64,
+    pub(crate) minus: u64,
+}
+
+/// Classification of 32 bytes for a string that may end soon.
+#[derive(Clone, Copy)]
+pub(crate) struct ShortMasks {
+    /// Quote, backslash or control byte.
+    pub(crate) special: u32,
+    /// Bytes from 0x80, parts of characters that are not ASCII.
+    pub(crate) high: u32,
+}
+
+/// Classification of 64 bytes inside a long string.
+#[derive(Clone, Copy)]
+pub(crate) struct LongMasks {
+    /// Quote, backslash or control byte.
+    pub(crate) special: u64,
+    /// Whether any byte is from 0x80.
+    pub(crate) high: bool,
+}
+
+/// A way to classify blocks. A value of an implementing type is the proof that the processor can do it.
+pub(crate) trait Blocks: Copy {
+    fn strings(self, block: &[u8; 64]) -> StringMasks;
+    fn integers(self, block: &[u8; 64]) -> IntegerMasks;
+    fn short(self, block: &[u8; 32]) -> ShortMasks;
+    fn long(self, block: &[u8; 64]) -> LongMasks;
+}
+
+/// Work that is compiled once for each kind of [`Blocks`]. `run` must be `#[inline(always)]`.
+pub(crate) trait Task {
+    type Output;
+    fn run<B: Blocks>(self, blocks: B) -> Self::Output;
+}
+
+/// Runs the task with the best instructions that this processor has.
+#[inline]
+pub(crate) fn dispatch<T: Task>(task: T) -> T::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if x86::has_avx2() {
+            // SAFETY: the features that the function is compiled for were just found on this processor.
+            return unsafe { x86::with_avx2(task) };
+        }
+        task.run(x86::Sse2)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    task.run(Portable)
+}
+
+/// Classification in plain 64-bit arithmetic, for processors without a module of their own.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    target_arch = "x86_64",
+    allow(dead_code, reason = "the tests compare it with the SIMD forms")
+)]
+pub(crate) struct Portable;
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const LOWS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+
+/// Gathers the top bits of eight bytes into eight bits.
+#[inline]
+fn gather(tops: u64) -> u64 {
+    ((tops >> 7) & ONES).wrapping_mul(0x0102_0408_1020_4080) >> 56
+}
+
+#[inline]
+fn equal(word: u64, byte: u8) -> u64 {
+    let x = word ^ (ONES * u64::from(byte));
+    gather(!(((x & LOWS) + LOWS) | x | LOWS))
+}
+
+/// Bytes below `limit`, which is at most 0x80.
+#[inline]
+fn below(word: u64, limit: u8) -> u64 {
+    let sum = (word & LOWS) + ONES * u64::from(0x80 - limit);
+    gather(!(sum | word))
+}
+
+impl Portable {
+    #[inline]
+    fn words(block: &[u8]) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let (chunks, _) = block.as_chunks::<8>();
+        chunks
+            .iter()
+            .enumerate()
+            .map(|(i, chunk)| (8 * i, u64::from_le_bytes(*chunk)))
+    }
+}
+
+impl Blocks for Portable {
+    #[inline]
+    fn strings(self, block: &[u8; 64]) -> StringMasks {
+        let mut masks = StringMasks {
+            quote: 0,
+            backslash: 0,
+            control: 0,
+            comma: 0,
+        };
+        for (at, word) in Self::words(block) {
+            masks.quote |= equal(word, b'"') << at;
+            masks.backslash |= equal(word, b'\\') << at;
+            masks.control |= below(word, 0x20) << at;
+            masks.comma |= equal(word, b',') << at;
+        }
+        masks
+    }
+
+    #[inline]
+    fn integers(self, block: &[u8; 64]) -> IntegerMasks {
+        let mut masks = IntegerMasks {
+            digit: 0,
+            zero: 0,
+            comma: 0,
+            minus: 0,
+        };
+        for (at, word) in Self::words(block) {
+            masks.digit |= (below(word, b'9' + 1) & !below(word, b'0')) << at;
+            masks.zero |= equal(word, b'0') << at;
+            masks.comma |= equal(word, b',') << at;
+            masks.minus |= equal(word, b'-') << at;
+        }
+        masks
+    }
+
+    #[inline]
+    fn short(self, block: &[u8; 32]) -> ShortMasks {
+        let mut masks = ShortMasks { special: 0, high: 0 };
+        for (at, word) in Self::words(block) {
+            let special = equal(word, b'"') | equal(word, b'\\') | below(word, 0x20);
+            // A gathered mask has eight bits.
+            masks.special |= (special & 0xff) as u32 * (1 << at);
+            masks.high |= (gather(word) & 0xff) as u32 * (1 << at);
+        }
+        masks
+    }
+
+    #[inline]
+    fn long(self, block: &[u8; 64]) -> LongMasks {
+        let mut masks = LongMasks {
+            special: 0,
+            high: false,
+        };
+        for (at, word) in Self::words(block) {
+            let special = equal(word, b'"') | equal(word, b'\\') | below(word, 0x20);
+            masks.special |= special << at;
+            masks.high |= word & !LOWS != 0;
+        }
+        masks
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Blocks, IntegerMasks, LongMasks, ShortMasks, StringMasks, Task};
+    use core::arch::x86_64::{
+        __m128i, __m256i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128,
+        _mm_set1_epi8, _mm_sub_epi8, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_min_epu8,
+        _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8, _mm256_sub_epi8,
+    };
+
+    #[inline]
+    pub(super) fn has_avx2() -> bool {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("popcnt")
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+    pub(super) fn with_avx2<T: Task>(task: T) -> T::Output {
+        task.run(Avx2(()))
+    }
+
+    /// SSE2 is part of the base target.
+    #[derive(Clone, Copy)]
+    pub(super) struct Sse2;
+
+    /// Made by [`with_avx2`] only, so whoever holds one runs on a processor that has it.
+    #[derive(Clone, Copy)]
+    pub(super) struct Avx2(());
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn bits16(v: __m128i) -> u32 {
+        _mm_movemask_epi8(v).cast_unsigned()
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn load16(block: &[u8], at: usize) -> __m128i {
+        match block.get(at..).and_then(|rest| rest.first_chunk::<16>()) {
+            // SAFETY: the reference is to 16 readable bytes, and the load asks for no alignment.
+            Some(chunk) => unsafe { _mm_loadu_si128(chunk.as_ptr().cast()) },
+            None => _mm_set1_epi8(0),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn equal16(v: __m128i, byte: u8) -> __m128i {
+        _mm_cmpeq_epi8(v, _mm_set1_epi8(byte.cast_signed()))
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn at_most16(v: __m128i, limit: u8) -> __m128i {
+        _mm_cmpeq_epi8(_mm_min_epu8(v, _mm_set1_epi8(limit.cast_signed())), v)
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn sse2_strings(block: &[u8; 64]) -> StringMasks {
+        let mut masks = StringMasks {
+            quote: 0,
+            backslash: 0,
+            control: 0,
+            comma: 0,
+        };
+        for at in [0, 16, 32, 48] {
+            let v = load16(block, at);
+            masks.quote |= u64::from(bits16(equal16(v, b'"'))) << at;
+            masks.backslash |= u64::from(bits16(equal16(v, b'\\'))) << at;
+            masks.control |= u64::from(bits16(at_most16(v, 0x1f))) << at;
+            masks.comma |= u64::from(bits16(equal16(v, b','))) << at;
+        }
+        masks
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn sse2_integers(block: &[u8; 64]) -> IntegerMasks {
+        let mut masks = IntegerMasks {
+            digit: 0,
+            zero: 0,
+            comma: 0,
+            minus: 0,
+        };
+        for at in [0, 16, 32, 48] {
+            let v = load16(block, at);
+            let digit = at_most16(_mm_sub_epi8(v, _mm_set1_epi8(b'0'.cast_signed())), 9);
+            masks.digit |= u64::from(bits16(digit)) << at;
+            masks.zero |= u64::from(bits16(equal16(v, b'0'))) << at;
+            masks.comma |= u64::from(bits16(equal16(v, b','))) << at;
+            masks.minus |= u64::from(bits16(equal16(v, b'-'))) << at;
+        }
+        masks
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn sse2_short(block: &[u8; 32]) -> ShortMasks {
+        let mut masks = ShortMasks { special: 0, high: 0 };
+        for at in [0, 16] {
+            let v = load16(block, at);
+            let special = _mm_or_si128(
+                _mm_or_si128(equal16(v, b'"'), equal16(v, b'\\')),
+                at_most16(v, 0x1f),
+            );
+            masks.special |= bits16(special) << at;
+            masks.high |= bits16(v) << at;
+        }
+        masks
+    }
+
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn sse2_long(block: &[u8; 64]) -> LongMasks {
+        let mut masks = LongMasks {
+            special: 0,
+            high: false,
+        };
+        for at in [0, 16, 32, 48] {
+            let v = load16(block, at);
+            let special = _mm_or_si128(
+                _mm_or_si128(equal16(v, b'"'), equal16(v, b'\\')),
+                at_most16(v, 0x1f),
+            );
+            masks.special |= u64::from(bits16(special)) << at;
+            masks.high |= bits16(v) != 0;
+        }
+        masks
+    }
+
+    impl Blocks for Sse2 {
+        #[inline(always)]
+        fn strings(self, block: &[u8; 64]) -> StringMasks {
+            // SAFETY: the feature is part of every x86-64.
+            unsafe { sse2_strings(block) }
+        }
+
+        #[inline(always)]
+        fn integers(self, block: &[u8; 64]) -> IntegerMasks {
+            // SAFETY: the feature is part of every x86-64.
+            unsafe { sse2_integers(block) }
+        }
+
+        #[inline(always)]
+        fn short(self, block: &[u8; 32]) -> ShortMasks {
+            // SAFETY: the feature is part of every x86-64.
+            unsafe { sse2_short(block) }
+        }
+
+        #[inline(always)]
+        fn long(self, block: &[u8; 64]) -> LongMasks {
+            // SAFETY: the feature is part of every x86-64.
+            unsafe { sse2_long(block) }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load32(block: &[u8], at: usize) -> __m256i {
+        match block.get(at..).and_then(|rest| rest.first_chunk::<32>()) {
+            // SAFETY: the reference is to 32 readable bytes, and the load asks for no alignment.
+            Some(chunk) => unsafe { _mm256_loadu_si256(chunk.as_ptr().cast()) },
+            None => _mm256_set1_epi8(0),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn bits32(v: __m256i) -> u32 {
+        _mm256_movemask_epi8(v).cast_unsigned()
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn equal32(v: __m256i, byte: u8) -> __m256i {
+        _mm256_cmpeq_epi8(v, _mm256_set1_epi8(byte.cast_signed()))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn at_most32(v: __m256i, limit: u8) -> __m256i {
+        _mm256_cmpeq_epi8(_mm256_min_epu8(v, _mm256_set1_epi8(limit.cast_signed())), v)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn join(low: __m256i, high: __m256i) -> u64 {
+        u64::from(bits32(low)) | u64::from(bits32(high)) << 32
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2_strings(block: &[u8; 64]) -> StringMasks {
+        let (a, b) = (load32(block, 0), load32(block, 32));
+        StringMasks {
+            quote: join(equal32(a, b'"'), equal32(b, b'"')),
+            backslash: join(equal32(a, b'\\'), equal32(b, b'\\')),
+            control: join(at_most32(a, 0x1f), at_most32(b, 0x1f)),
+            comma: join(equal32(a, b','), equal32(b, b',')),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2_integers(block: &[u8; 64]) -> IntegerMasks {
+        let (a, b) = (load32(block, 0), load32(block, 32));
+        let nought = _mm256_set1_epi8(b'0'.cast_signed());
+        IntegerMasks {
+            digit: join(
+                at_most32(_mm256_sub_epi8(a, nought), 9),
+                at_most32(_mm256_sub_epi8(b, nought), 9),
+            ),
+            zero: join(_mm256_cmpeq_epi8(a, nought), _mm256_cmpeq_epi8(b, nought)),
+            comma: join(equal32(a, b','), equal32(b, b',')),
+            minus: join(equal32(a, b'-'), equal32(b, b'-')),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2_short(block: &[u8; 32]) -> ShortMasks {
+        let v = load32(block, 0);
+        ShortMasks {
+            special: bits32(special32(v)),
+            high: bits32(v),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn special32(v: __m256i) -> __m256i {
+        _mm256_or_si256(
+            _mm256_or_si256(equal32(v, b'"'), equal32(v, b'\\')),
+            at_most32(v, 0x1f),
+        )
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2_long(block: &[u8; 64]) -> LongMasks {
+        let (a, b) = (load32(block, 0), load32(block, 32));
+        LongMasks {
+            special: join(special32(a), special32(b)),
+            high: bits32(_mm256_or_si256(a, b)) != 0,
+        }
+    }
+
+    impl Blocks for Avx2 {
+        #[inline(always)]
+        fn strings(self, block: &[u8; 64]) -> StringMasks {
+            // SAFETY: a value of this type exists only where the feature was found.
+            unsafe { avx2_strings(block) }
+        }
+
+        #[inline(always)]
+        fn integers(self, block: &[u8; 64]) -> IntegerMasks {
+            // SAFETY: a value of this type exists only where the feature was found.
+            unsafe { avx2_integers(block) }
+        }
+
+        #[inline(always)]
+        fn short(self, block: &[u8; 32]) -> ShortMasks {
+            // SAFETY: a value of this type exists only where the feature was found.
+            unsafe { avx2_short(block) }
+        }
+
+        #[inline(always)]
+        fn long(self, block: &[u8; 64]) -> LongMasks {
+            // SAFETY: a value of this type exists only where the feature was found.
+            unsafe { avx2_long(block) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Classify<'a>(&'a [u8; 64]);
+    type Masks = [u64; 12];
+
+    fn classify<B: Blocks>(blocks: B, block: &[u8; 64]) -> Masks {
+        let s = blocks.strings(block);
+        let i = blocks.integers(block);
+        let h = blocks.short(block[16..48].try_into().unwrap());
+        let (special, high) = (u64::from(h.special), u64::from(h.high));
+        let l = blocks.long(block);
+        let long = [l.special, u64::from(l.high)];
+        [
+            s.quote,
+            s.backslash,
+            s.control,
+            s.comma,
+            i.digit,
+            i.zero,
+            i.comma,
+            i.minus,
+            special,
+            high,
+            long[0],
+            long[1],
+        ]
+    }
+
+    impl Task for Classify<'_> {
+        type Output = Masks;
+        #[inline(always)]
+        fn run<B: Blocks>(self, blocks: B) -> Masks {
+            classify(blocks, self.0)
+        }
+    }
+
+    fn plain(block: &[u8; 64]) -> Masks {
+        let mask = |f: fn(u8) -> bool, part: &[u8]| {
+            part.iter()
+                .enumerate()
+                .fold(0u64, |m, (i, &b)| m | u64::from(f(b)) << i)
+        };
+        [
+            mask(|b| b == b'"', block),
+            mask(|b| b == b'\\', block),
+            mask(|b| b < 0x20, block),
+            mask(|b| b == b',', block),
+            mask(|b| b.is_ascii_digit(), block),
+            mask(|b| b == b'0', block),
+            mask(|b| b == b',', block),
+            mask(|b| b == b'-', block),
+            mask(|b| b == b'"' || b == b'\\' || b < 0x20, &block[16..48]),
+            mask(|b| b >= 0x80, &block[16..48]),
+            mask(|b| b == b'"' || b == b'\\' || b < 0x20, block),
+            u64::from(block.iter().any(|&b| b >= 0x80)),
+        ]
+    }
+
+    #[test]
+    fn every_form_classifies_every_byte_alike() {
+        let mut state = 1u64;
+        for round in 0..1024u64 {
+            let mut block = [0u8; 64];
+            for (i, byte) in block.iter_mut().enumerate() {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = u8::try_from(if round < 4 {
+                    round * 64 + i as u64
+                } else {
+                    state >> 56
+                })
+                .unwrap();
+            }
+            let expected = plain(&block);
+            assert_eq!(classify(Portable, &block), expected);
+            assert_eq!(dispatch(Classify(&block)), expected);
+            #[cfg(target_arch = "x86_64")]
+            assert_eq!(classify(x86::Sse2, &block), expected);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The JSON model of spec 10 §1.
+#![allow(
+    clippy::inline_always,
+    reason = "the reader, its blocks and its sinks are one loop, compiled for each instruction set; bench_check"
+)]
+
+mod arrays;
+mod blocks;
+pub mod number;
+mod reader;
+mod sink;
+mod tape;
+pub mod text;
+mod writer;
+
+pub use reader::{Fault, FaultKind};
+pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};
+pub use tape::{Elements, Kind, Members, Node, Tape};
+pub use writer::{order_keys, write_node};
+
+use blocks::{Blocks, Task, dispatch};
+use reader::{Open, read_value, skip_space};
+
+/// Parses one JSON text into any sink.
+///
+/// # Errors
+/// A [`Fault`] where the text stops to be JSON, nests deeper than `max_depth`, or the sink stops.
+pub fn parse<S: Sink>(bytes: &[u8], sink: &mut S, max_depth: usize) -> Result<(), Fault> {
+    struct Parse<'s, 'b, S>(&'b [u8], &'s mut S, usize);
+    impl<S: Sink> Task for Parse<'_, '_, S> {
+        type Output = Result<usize, Fault>;
+        #[inline(always)]
+        fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+            let mut open: Vec<Open> = Vec::new();
+            read_value::<B, S, false>(blocks, self.0, 0, self.1, &mut open, self.2)
+        }
+    }
+    let end = dispatch(Parse(bytes, sink, max_depth))?;
+    let end = skip_space::<false>(bytes, end);
+    if end < bytes.len() {
+        Err(Fault::unexpected(end, "the end of the text"))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,460 @@
+//! Iterative JSON parser over bytes, generic over a [`Sink`]. Spec 10 §1.
+//!
+//! Ill-formed UTF-8 needs no look here: replacement never takes an ASCII byte along, so the structure of a text is the
+//! same before and after it.
+
+use super::arrays;
+use super::blocks::Blocks;
+use super::number::SAFE_DIGITS;
+use super::sink::{Flow, Sink, Span, Stopped};
+
+/// Why a text was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The input ends inside the value.
+    End,
+    /// A byte that cannot stand there; the text says what was expected.
+    Unexpected(&'static str),
+    /// More nested arrays and objects than allowed.
+    TooDeep,
+    /// The sink stopped.
+    Stopped,
+}
+
+/// Where and why a text was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Byte of the input.
+    pub at: usize,
+    /// The reason.
+    pub kind: FaultKind,
+}
+
+impl Fault {
+    #[cold]
+    pub(crate) fn end(bytes: &[u8]) -> Self {
+        Self {
+            at: bytes.len(),
+            kind: FaultKind::End,
+        }
+    }
+
+    #[cold]
+    pub(crate) fn unexpected(at: usize, expected: &'static str) -> Self {
+        Self {
+            at,
+            kind: FaultKind::Unexpected(expected),
+        }
+    }
+}
+
+/// An open array or object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Open {
+    Array,
+    Object,
+}
+
+#[inline(always)]
+fn checked(flow: Flow, at: usize) -> Result<(), Fault> {
+    flow.map_err(|Stopped| Fault {
+        at,
+        kind: FaultKind::Stopped,
+    })
+}
+
+/// Skips white space. In a row a line feed is none: it ends the row.
+#[inline(always)]
+pub(crate) fn skip_space<const ROW: bool>(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(&byte) = bytes.get(at) {
+        if byte > b' ' || !matches!(byte, b' ' | b'\t' | b'\r') && (ROW || byte != b'\n') {
+            break;
+        }
+        at += 1;
+    }
+    at
+}
+
+/// Checks the escape at a backslash and returns the byte behind it.
+#[inline(always)]
+pub(crate) fn skip_escape(bytes: &[u8], at: usize) -> Result<usize, Fault> {
+    match bytes.get(at + 1) {
+        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
+        _ => skip_rare_escape(bytes, at),
+    }
+}
+
+#[inline(never)]
+fn skip_rare_escape(bytes: &[u8], at: usize) -> Result<usize, Fault> {
+    const EXPECTED: &str = "one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\u and four hexadecimal digits";
+    match bytes.get(at + 1) {
+        Some(b'u') => {
+            for digit in at + 2..at + 6 {
+                match bytes.get(digit) {
+                    Some(byte) if byte.is_ascii_hexdigit() => {}
+                    Some(_) => return Err(Fault::unexpected(digit, EXPECTED)),
+                    None => return Err(Fault::end(bytes)),
+                }
+            }
+            Ok(at + 6)
+        }
+        Some(_) => Err(Fault::unexpected(at + 1, EXPECTED)),
+        None => Err(Fault::end(bytes)),
+    }
+}
+
+/// Reads a string literal whose inside starts at `start`.
+#[inline(always)]
+pub(crate) fn read_string<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Result<Span, Fault> {
+    let mut span = Span {
+        start,
+        end: start,
+        escaped: false,
+        high: false,
+    };
+    let mut at = start;
+    if let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk::<32>()) {
+        let masks = blocks.short(block);
+        // `special ^ (special − 1)` has all bits up to the first special byte, or all bits if there is none.
+        span.high = masks.high & (masks.special ^ masks.special.wrapping_sub(1)) != 0;
+        at += masks.special.trailing_zeros() as usize;
+        if bytes.get(at) == Some(&b'"') && masks.special != 0 {
+            span.end = at;
+            return Ok(span);
+        }
+    }
+    read_long_string(blocks, bytes, at, span)
+}
+
+/// Goes on with a string literal at `at`, which is not inside an escape.
+#[inline(always)]
+fn read_long_string<B: Blocks>(
+    blocks: B,
+    bytes: &[u8],
+    mut at: usize,
+    mut span: Span,
+) -> Result<Span, Fault> {
+    'block: while let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk::<64>()) {
+        let masks = blocks.long(block);
+        let mut special = masks.special;
+        // A byte behind the end of the string may make the mark too careful, never too careless.
+        span.high |= masks.high;
+        while special != 0 {
+            let place = at + special.trailing_zeros() as usize;
+            match bytes.get(place) {
+                Some(b'"') => {
+                    span.end = place;
+                    return Ok(span);
+                }
+                Some(b'\\') => {
+                    span.escaped = true;
+                    let behind = skip_escape(bytes, place)?;
+                    if behind - at >= 64 {
+                        at = behind;
+                        continue 'block;
+                    }
+                    special &= u64::MAX << (behind - at);
+                }
+                _ => return Err(Fault::unexpected(place, "no control character inside a string")),
+            }
+        }
+        at += 64;
+    }
+    loop {
+        match bytes.get(at) {
+            Some(b'"') => {
+                span.end = at;
+                return Ok(span);
+            }
+            Some(b'\\') => {
+                span.escaped = true;
+                at = skip_escape(bytes, at)?;
+            }
+            Some(..0x20) => return Err(Fault::unexpected(at, "no control character inside a string")),
+            Some(&byte) => {
+                span.high |= byte >= 0x80;
+                at += 1;
+            }
+            None => return Err(Fault::end(bytes)),
+        }
+    }
+}
+
+/// A number literal that has been read.
+pub(crate) enum Literal {
+    /// At most 15 digits, no fraction, no exponent, not −0.
+    Integer(i64),
+    /// Anything else.
+    Other,
+}
+
+fn skip_digits(bytes: &[u8], mut at: usize) -> usize {
+    while bytes.get(at).is_some_and(u8::is_ascii_digit) {
+        at += 1;
+    }
+    at
+}
+
+/// Reads a number literal and returns it with the byte behind it. At the very end of the input a literal may go on.
+#[inline(always)]
+pub(crate) fn read_number(bytes: &[u8], start: usize) -> Result<(Literal, usize), Fault> {
+    let negative = bytes.get(start) == Some(&b'-');
+    let first = start + usize::from(negative);
+    let mut at = first;
+    let mut value = 0i64;
+    while let Some(&byte) = bytes.get(at) {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 || at - first > SAFE_DIGITS {
+            break;
+        }
+        value = value * 10 + i64::from(digit);
+        at += 1;
+    }
+    let digits = at - first;
+    let next = bytes.get(at).copied();
+    if digits == 0 {
+        return Err(next.map_or_else(|| Fault::end(bytes), |_| Fault::unexpected(at, "a digit")));
+    }
+    if digits > 1 && bytes.get(first) == Some(&b'0') {
+        return Err(Fault::unexpected(first + 1, "no digit behind a leading zero"));
+    }
+    if digits <= SAFE_DIGITS && !matches!(next, Some(b'.' | b'e' | b'E')) && !(negative && value == 0) {
+        return Ok((Literal::Integer(if negative { -value } else { value }), at));
+    }
+    Ok((Literal::Other, number_rest(bytes, at)?))
+}
+
+/// The rest of a literal that is no small integer: further digits, fraction, exponent.
+#[cold]
+fn number_rest(bytes: &[u8], at: usize) -> Result<usize, Fault> {
+    let some_digits = |from: usize| {
+        let to = skip_digits(bytes, from);
+        match bytes.get(to) {
+            _ if to > from => Ok(to),
+            Some(_) => Err(Fault::unexpected(to, "a digit")),
+            None => Err(Fault::end(bytes)),
+        }
+    };
+    let mut at = skip_digits(bytes, at);
+    if bytes.get(at) == Some(&b'.') {
+        at = some_digits(at + 1)?;
+    }
+    if matches!(bytes.get(at), Some(b'e' | b'E')) {
+        at = some_digits(at + 1 + usize::from(matches!(bytes.get(at + 1), Some(b'+' | b'-'))))?;
+    }
+    Ok(at)
+}
+
+#[inline(always)]
+fn read_word(bytes: &[u8], at: usize, word: &'static [u8], expected: &'static str) -> Result<usize, Fault> {
+    if bytes.get(at..at + word.len()) == Some(word) {
+        return Ok(at + word.len());
+    }
+    let same = word
+        .iter()
+        .zip(bytes.get(at..).unwrap_or_default())
+        .take_while(|(a, b)| a == b)
+        .count();
+    if at + same >= bytes.len() {
+        Err(Fault::end(bytes))
+    } else {
+        Err(Fault::unexpected(at + same, expected))
+    }
+}
+
+/// Reads one value that starts at `at` (white space allowed before it) and returns the byte behind it.
+///
+/// `open` is scratch space, empty before and after. With `ROW`, a line feed is not white space.
+#[inline(always)]
+#[expect(clippy::too_many_lines, reason = "one loop with a jump for each first byte")]
+pub(crate) fn read_value<B: Blocks, S: Sink, const ROW: bool>(
+    blocks: B,
+    bytes: &[u8],
+    mut at: usize,
+    sink: &mut S,
+    open: &mut Vec<Open>,
+    max_depth: usize,
+) -> Result<usize, Fault> {
+    open.clear();
+    at = skip_space::<ROW>(bytes, at);
+    loop {
+        // A value starts at `at`.
+        let Some(&byte) = bytes.get(at) else {
+            return Err(Fault::end(bytes));
+        };
+        match byte {
+            b'"' => {
+                let span = read_string(blocks, bytes, at + 1)?;
+                checked(
+                    sink.string(span, bytes.get(span.start..span.end).unwrap_or_default()),
+                    at,
+                )?;
+                at = span.end + 1;
+            }
+            b'-' | b'0'..=b'9' => {
+                let (literal, end) = read_number(bytes, at)?;
+                checked(
+                    match literal {
+                        Literal::Integer(value) => sink.integer(value, at),
+                        Literal::Other => sink.number(at, end),
+                    },
+                    at,
+                )?;
+                at = end;
+            }
+            b'{' => {
+                if open.len() >= max_depth {
+                    return Err(Fault {
+                        at,
+                        kind: FaultKind::TooDeep,
+                    });
+                }
+                checked(sink.begin_object(at), at)?;
+                at = skip_space::<ROW>(bytes, at + 1);
+                if bytes.get(at) == Some(&b'}') {
+                    at += 1;
+                    checked(sink.end_object(at), at)?;
+                } else {
+                    open.push(Open::Object);
+                    at = read_key::<B, S, ROW>(blocks, bytes, at, sink)?;
+                    continue;
+                }
+            }
+            b'[' => {
+                if open.len() >= max_depth {
+                    return Err(Fault {
+                        at,
+                        kind: FaultKind::TooDeep,
+                    });
+                }
+                if S::PACKED
+                    && let Some(end) = read_packed::<B, S, ROW>(blocks, bytes, at, sink)?
+                {
+                    at = end;
+                } else {
+                    checked(sink.begin_array(at), at)?;
+                    at = skip_space::<ROW>(bytes, at + 1);
+                    if bytes.get(at) == Some(&b']') {
+                        at += 1;
+                        checked(sink.end_array(at), at)?;
+                    } else {
+                        open.push(Open::Array);
+                        continue;
+                    }
+                }
+            }
+            b't' => {
+                let end = read_word(bytes, at, b"true", "true")?;
+                checked(sink.boolean(true, at), at)?;
+                at = end;
+            }
+            b'f' => {
+                let end = read_word(bytes, at, b"false", "false")?;
+                checked(sink.boolean(false, at), at)?;
+                at = end;
+            }
+            b'n' => {
+                let end = read_word(bytes, at, b"null", "null")?;
+                checked(sink.null(at), at)?;
+                at = end;
+            }
+            _ => return Err(Fault::unexpected(at, "a JSON value")),
+        }
+        // A value ended; close what ends with it.
+        loop {
+            let Some(&innermost) = open.last() else {
+                return Ok(at);
+            };
+            let Some(mut byte) = bytes.get(at).copied() else {
+                return Err(Fault::end(bytes));
+            };
+            if byte <= b' ' {
+                at = skip_space::<ROW>(bytes, at);
+                match bytes.get(at) {
+                    Some(&next) => byte = next,
+                    None => return Err(Fault::end(bytes)),
+                }
+            }
+            match (byte, innermost) {
+                (b',', Open::Object) => {
+                    at = skip_space::<ROW>(bytes, at + 1);
+                    at = read_key::<B, S, ROW>(blocks, bytes, at, sink)?;
+                    break;
+                }
+                (b',', Open::Array) => {
+                    at = skip_space::<ROW>(bytes, at + 1);
+                    break;
+                }
+                (b'}', Open::Object) => {
+                    at += 1;
+                    open.pop();
+                    checked(sink.end_object(at), at)?;
+                }
+                (b']', Open::Array) => {
+                    at += 1;
+                    open.pop();
+                    checked(sink.end_array(at), at)?;
+                }
+                (_, Open::Object) => return Err(Fault::unexpected(at, "a comma or }")),
+                (_, Open::Array) => return Err(Fault::unexpected(at, "a comma or ]")),
+            }
+        }
+    }
+}
+
+/// Reads a key and its colon and returns where the value starts.
+#[inline(always)]
+fn read_key<B: Blocks, S: Sink, const ROW: bool>(
+    blocks: B,
+    bytes: &[u8],
+    at: usize,
+    sink: &mut S,
+) -> Result<usize, Fault> {
+    match bytes.get(at) {
+        Some(b'"') => {}
+        Some(_) => return Err(Fault::unexpected(at, "a key in quotes")),
+        None => return Err(Fault::end(bytes)),
+    }
+    let span = read_string(blocks, bytes, at + 1)?;
+    checked(
+        sink.key(span, bytes.get(span.start..span.end).unwrap_or_default()),
+        at,
+    )?;
+    let mut at = span.end + 1;
+    if bytes.get(at) != Some(&b':') {
+        at = skip_space::<ROW>(bytes, at);
+        match bytes.get(at) {
+            Some(b':') => {}
+            Some(_) => return Err(Fault::unexpected(at, "a colon")),
+            None => return Err(Fault::end(bytes)),
+        }
+    }
+    Ok(skip_space::<ROW>(bytes, at + 1))
+}
+
+/// Reads an array of strings or of integers as a whole; None if it is neither.
+#[inline(always)]
+fn read_packed<B: Blocks, S: Sink, const ROW: bool>(
+    blocks: B,
+    bytes: &[u8],
+    at: usize,
+    sink: &mut S,
+) -> Result<Option<usize>, Fault> {
+    match bytes.get(skip_space::<ROW>(bytes, at + 1)) {
+        Some(b'"') => {
+            let Some((end, count)) = arrays::string_array::<B, ROW>(blocks, bytes, at + 1)? else {
+                return Ok(None);
+            };
+            checked(sink.string_array(at, end, count), at)?;
+            Ok(Some(end))
+        }
+        Some(b'-' | b'0'..=b'9') => {
+            let Some((end, shape)) = arrays::integer_array::<B, ROW>(blocks, bytes, at + 1)? else {
+                return Ok(None);
+            };
+            checked(sink.integer_array(at, end, shape), at)?;
+            Ok(Some(end))
+        }
+        _ => Ok(None),
+    }
+}

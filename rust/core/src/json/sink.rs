@@ -1,0 +1,67 @@
+//! What a parse produces: the reader calls a [`Sink`] for everything it meets.
+
+/// Says that the sink cannot go on; it keeps the reason itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped;
+
+/// Result of a sink's methods.
+pub type Flow = Result<(), Stopped>;
+
+/// The inside of a string literal.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Byte behind the opening quote.
+    pub start: usize,
+    /// Byte of the closing quote.
+    pub end: usize,
+    /// Whether it has a backslash.
+    pub escaped: bool,
+    /// Whether it may have a byte from 0x80.
+    pub high: bool,
+}
+
+/// Receiver of the parts of one JSON value, in order. All positions are bytes of the input.
+#[allow(
+    clippy::missing_errors_doc,
+    reason = "every method fails for the same reason, see `Stopped`"
+)]
+pub trait Sink {
+    /// Whether [`Sink::string_array`] and [`Sink::integer_array`] are wanted.
+    const PACKED: bool;
+
+    /// `null`.
+    fn null(&mut self, at: usize) -> Flow;
+    /// `true` or `false`.
+    fn boolean(&mut self, value: bool, at: usize) -> Flow;
+    /// An integer literal of at most 15 digits that is not −0.
+    fn integer(&mut self, value: i64, at: usize) -> Flow;
+    /// Any other number literal.
+    fn number(&mut self, start: usize, end: usize) -> Flow;
+    /// A string value; `raw` is what stands between its quotes.
+    fn string(&mut self, span: Span, raw: &[u8]) -> Flow;
+    /// The key of the member whose value comes next.
+    fn key(&mut self, span: Span, raw: &[u8]) -> Flow;
+    /// `[`
+    fn begin_array(&mut self, at: usize) -> Flow;
+    /// `]`; `end` is the byte behind it.
+    fn end_array(&mut self, end: usize) -> Flow;
+    /// `{`
+    fn begin_object(&mut self, at: usize) -> Flow;
+    /// `}`; `end` is the byte behind it.
+    fn end_object(&mut self, end: usize) -> Flow;
+    /// A whole array of one or more strings, checked.
+    fn string_array(&mut self, start: usize, end: usize, count: usize) -> Flow;
+    /// A whole array of one or more integers of at most 15 digits, checked.
+    fn integer_array(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow;
+}
+
+/// What is known of an array of integers without reading them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntegerShape {
+    /// Elements.
+    pub count: usize,
+    /// No element has more digits.
+    pub max_digits: u32,
+    /// Whether an element may be −0.
+    pub negative_zero: bool,
+}

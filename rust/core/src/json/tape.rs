@@ -1,0 +1,790 @@
+//! A parsed value as a flat list of words beside its bytes: no tree, no allocation per value, reusable.
+//!
+//! Arrays of strings and of small integers are two words whatever their length. Everything is read from the bytes when
+//! somebody asks.
+
+use std::borrow::Cow;
+
+use super::blocks::{Blocks, Task, dispatch};
+use super::number::{double, is_negative_zero, parse_double, safe_integer};
+use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
+use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
+use super::text::decode_string;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tag {
+    Null,
+    False,
+    True,
+    /// `a`, `b`: low and high half of the value.
+    Integer,
+    /// `a`, `b`: bytes of the literal.
+    Number,
+    /// `a`, `b`: bytes of the inside.
+    Text,
+    /// `a`: byte of `[`; `b`: word behind the closing one.
+    Array,
+    /// `a`: byte of `{`; `b`: word behind the closing one. Members are pairs of a text and a value.
+    Object,
+    /// `a`: byte behind the bracket.
+    Close,
+    /// `a`, `b`: bytes of the whole array; the next word holds its length.
+    Texts,
+    /// `a`, `b`: bytes of the whole array; the next word holds its shape.
+    Integers,
+    /// Second word of a packed array: `a` elements, of at most `b` digits.
+    Shape,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Word {
+    tag: Tag,
+    /// Text: it has an escape. Shape: it may have a −0.
+    flag: bool,
+    /// Text: it has a byte from 0x80.
+    high: bool,
+    a: u32,
+    b: u32,
+}
+
+/// Reusable storage for one parsed value.
+#[derive(Default)]
+pub struct Tape {
+    words: Vec<Word>,
+    /// Words of the open arrays and objects.
+    open: Vec<u32>,
+    nesting: Vec<Open>,
+    /// Whether a string value may be one of [`RETIRED`].
+    may_be_retired: bool,
+}
+
+/// Strings that row admission (spec 30 §6) asks for in rules A2 to A4, B, C3 and C4. A row without any of them as a
+/// value keeps these rules.
+const RETIRED: [&[u8]; 5] = [
+    b"tool-result",
+    b"tool-addition",
+    b"tool-removal",
+    b"developer",
+    b"plugin",
+];
+
+/// Kind of a JSON value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `null`
+    Null,
+    /// `true` or `false`
+    Boolean,
+    /// A number.
+    Number,
+    /// A string.
+    Text,
+    /// An array.
+    Array,
+    /// An object.
+    Object,
+}
+
+struct Parse<'t, 'b, const ROW: bool> {
+    tape: &'t mut Tape,
+    bytes: &'b [u8],
+    max_depth: usize,
+}
+
+impl<const ROW: bool> Task for Parse<'_, '_, ROW> {
+    type Output = Result<usize, Fault>;
+
+    #[inline(always)]
+    fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+        let mut nesting = std::mem::take(&mut self.tape.nesting);
+        let end = read_value::<B, Tape, ROW>(blocks, self.bytes, 0, self.tape, &mut nesting, self.max_depth);
+        self.tape.nesting = nesting;
+        end
+    }
+}
+
+impl Tape {
+    /// An empty tape.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Parses the value at the start of a row and returns the byte behind it. A line feed ends the row: inside the
+    /// value it is an error, behind it the caller looks for it.
+    ///
+    /// # Errors
+    /// A [`Fault`]; of kind `End` if the bytes end before the value does.
+    pub(crate) fn read_row(&mut self, bytes: &[u8], max_depth: usize) -> Result<usize, Fault> {
+        self.words.clear();
+        self.open.clear();
+        self.may_be_retired = false;
+        dispatch(Parse::<true> {
+            tape: self,
+            bytes,
+            max_depth,
+        })
+    }
+
+    /// Parses one JSON text.
+    ///
+    /// # Errors
+    /// A [`Fault`] where the text stops to be JSON.
+    pub fn read_text<'a>(&'a mut self, bytes: &'a [u8], max_depth: usize) -> Result<Node<'a>, Fault> {
+        self.words.clear();
+        self.open.clear();
+        let end = dispatch(Parse::<false> {
+            tape: self,
+            bytes,
+            max_depth,
+        })?;
+        let end = skip_space::<false>(bytes, end);
+        if end < bytes.len() {
+            return Err(Fault::unexpected(end, "the end of the text"));
+        }
+        Ok(self.root(bytes))
+    }
+
+    /// The value that was parsed last from `bytes`.
+    pub(crate) fn root<'a>(&'a self, bytes: &'a [u8]) -> Node<'a> {
+        Node {
+            bytes,
+            words: &self.words,
+            at: 0,
+            word: *self.words.first().unwrap_or(&NOTHING),
+        }
+    }
+
+    /// Whether a string value of the row that was read last may be one of those that rules A2 to A4, B, C3 and C4 of
+    /// spec 30 §6 look for. Elements of packed arrays are not looked at: those rules ask for members of objects.
+    pub(crate) fn may_be_retired(&self) -> bool {
+        self.may_be_retired
+    }
+
+    /// Gives memory back that one long row took.
+    pub(crate) fn shrink(&mut self, words: usize) {
+        if self.words.capacity() > words {
+            self.words = Vec::new();
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, tag: Tag, a: usize, b: usize, flag: bool, high: bool) -> Flow {
+        // Rows are limited to below 4 GiB by the scanner; longer texts stop here.
+        let (Ok(a), Ok(b)) = (u32::try_from(a), u32::try_from(b)) else {
+            return Err(Stopped);
+        };
+        self.words.push(Word {
+            tag,
+            flag,
+            high,
+            a,
+            b,
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn begin(&mut self, tag: Tag, at: usize) -> Flow {
+        let word = u32::try_from(self.words.len()).map_err(|_| Stopped)?;
+        self.open.push(word);
+        self.push(tag, at, 0, false, false)
+    }
+
+    #[inline]
+    fn end(&mut self, end: usize) -> Flow {
+        let start = self.open.pop().ok_or(Stopped)?;
+        self.push(Tag::Close, end, 0, false, false)?;
+        let behind = u32::try_from(self.words.len()).map_err(|_| Stopped)?;
+        if let Some(word) = self.words.get_mut(start as usize) {
+            word.b = behind;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Tape {
+    const PACKED: bool = true;
+
+    #[inline(always)]
+    fn null(&mut self, at: usize) -> Flow {
+        self.push(Tag::Null, at, 0, false, false)
+    }
+
+    #[inline(always)]
+    fn boolean(&mut self, value: bool, at: usize) -> Flow {
+        self.push(if value { Tag::True } else { Tag::False }, at, 0, false, false)
+    }
+
+    #[inline(always)]
+    fn integer(&mut self, value: i64, _at: usize) -> Flow {
+        self.words.push(integer_word(value));
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn number(&mut self, start: usize, end: usize) -> Flow {
+        self.push(Tag::Number, start, end, false, false)
+    }
+
+    #[inline(always)]
+    fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
+        if raw.len() <= 6 * 13 && (span.escaped || matches!(raw.len(), 6 | 9 | 11..=13)) {
+            // An escape takes at most six bytes for a character, and only \\u spells a letter.
+            self.may_be_retired |= if span.escaped {
+                raw.windows(2).any(|pair| pair == b"\\u")
+            } else {
+                RETIRED.contains(&raw)
+            };
+        }
+        self.push(Tag::Text, span.start, span.end, span.escaped, span.high)
+    }
+
+    #[inline(always)]
+    fn key(&mut self, span: Span, _raw: &[u8]) -> Flow {
+        self.push(Tag::Text, span.start, span.end, span.escaped, span.high)
+    }
+
+    #[inline(always)]
+    fn begin_array(&mut self, at: usize) -> Flow {
+        self.begin(Tag::Array, at)
+    }
+
+    #[inline(always)]
+    fn end_array(&mut self, end: usize) -> Flow {
+        self.end(end)
+    }
+
+    #[inline(always)]
+    fn begin_object(&mut self, at: usize) -> Flow {
+        self.begin(Tag::Object, at)
+    }
+
+    #[inline(always)]
+    fn end_object(&mut self, end: usize) -> Flow {
+        self.end(end)
+    }
+
+    #[inline(always)]
+    fn string_array(&mut self, start: usize, end: usize, count: usize) -> Flow {
+        self.push(Tag::Texts, start, end, false, false)?;
+        self.push(Tag::Shape, count, 0, false, false)
+    }
+
+    #[inline(always)]
+    fn integer_array(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow {
+        self.push(Tag::Integers, start, end, false, false)?;
+        self.push(
+            Tag::Shape,
+            shape.count,
+            shape.max_digits as usize,
+            shape.negative_zero,
+            false,
+        )
+    }
+}
+
+#[inline]
+fn integer_word(value: i64) -> Word {
+    let bytes = value.to_le_bytes();
+    let half = |from: usize| {
+        bytes
+            .get(from..)
+            .and_then(|half| half.first_chunk())
+            .copied()
+            .map_or(0, u32::from_le_bytes)
+    };
+    Word {
+        tag: Tag::Integer,
+        flag: false,
+        high: false,
+        a: half(0),
+        b: half(4),
+    }
+}
+
+fn whole(word: Word) -> i64 {
+    (i64::from(word.b.cast_signed()) << 32) | i64::from(word.a)
+}
+
+/// A JSON value on a [`Tape`], or an element of a packed array on one.
+#[derive(Clone, Copy)]
+pub struct Node<'a> {
+    bytes: &'a [u8],
+    words: &'a [Word],
+    /// Place of the word; an element of a packed array has none of its own.
+    at: usize,
+    word: Word,
+}
+
+const NOTHING: Word = Word {
+    tag: Tag::Null,
+    flag: false,
+    high: false,
+    a: 0,
+    b: 0,
+};
+
+impl<'a> Node<'a> {
+    #[inline]
+    fn at_word(&self, at: usize) -> Self {
+        // Nodes are made for existing words only.
+        Self {
+            at,
+            word: *self.words.get(at).unwrap_or(&NOTHING),
+            ..*self
+        }
+    }
+
+    #[inline]
+    fn lone(&self, word: Word) -> Self {
+        Self {
+            at: usize::MAX,
+            word,
+            ..*self
+        }
+    }
+
+    /// The word behind the value.
+    #[inline]
+    fn behind(&self) -> usize {
+        match self.word.tag {
+            Tag::Array | Tag::Object => self.word.b as usize,
+            Tag::Texts | Tag::Integers => self.at + 2,
+            _ => self.at + 1,
+        }
+    }
+
+    /// The second word of a packed array.
+    #[inline]
+    fn shape(&self) -> Word {
+        *self.words.get(self.at + 1).unwrap_or(&NOTHING)
+    }
+
+    /// The closing word of an array or object.
+    #[inline]
+    fn close(&self) -> Word {
+        *self
+            .words
+            .get((self.word.b as usize).wrapping_sub(1))
+            .unwrap_or(&NOTHING)
+    }
+
+    #[inline]
+    fn slice(&self) -> &'a [u8] {
+        self.bytes
+            .get(self.word.a as usize..self.word.b as usize)
+            .unwrap_or_default()
+    }
+
+    /// The kind of the value.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        match self.word.tag {
+            Tag::Null | Tag::Close | Tag::Shape => Kind::Null,
+            Tag::False | Tag::True => Kind::Boolean,
+            Tag::Integer | Tag::Number => Kind::Number,
+            Tag::Text => Kind::Text,
+            Tag::Array | Tag::Texts | Tag::Integers => Kind::Array,
+            Tag::Object => Kind::Object,
+        }
+    }
+
+    /// Whether the value is an object.
+    #[inline]
+    pub fn is_object(&self) -> bool {
+        self.word.tag == Tag::Object
+    }
+
+    /// Whether the value is an array.
+    #[inline]
+    pub fn is_array(&self) -> bool {
+        self.kind() == Kind::Array
+    }
+
+    /// Whether the value is a string.
+    #[inline]
+    pub fn is_text(&self) -> bool {
+        self.word.tag == Tag::Text
+    }
+
+    /// Whether the value is `true`.
+    #[inline]
+    pub fn is_true(&self) -> bool {
+        self.word.tag == Tag::True
+    }
+
+    /// The value of a number.
+    pub fn number(&self) -> Option<f64> {
+        match self.word.tag {
+            Tag::Integer => Some(double(whole(self.word))),
+            Tag::Number => Some(parse_double(self.slice())),
+            _ => None,
+        }
+    }
+
+    /// A number that is a safe integer; −0 gives 0. Spec 20 §8.1.
+    #[inline]
+    pub fn safe_integer(&self) -> Option<i64> {
+        match self.word.tag {
+            Tag::Integer => Some(whole(self.word)),
+            Tag::Number => safe_integer(parse_double(self.slice())),
+            _ => None,
+        }
+    }
+
+    /// A number that is a safe integer other than −0. Spec 10, intro.
+    #[inline]
+    pub fn sint(&self) -> Option<i64> {
+        self.safe_integer()
+            .filter(|&value| value != 0 || !self.is_negative_zero())
+    }
+
+    /// A number that is a count: a safe integer from 0, not −0. Spec 10, intro.
+    #[inline]
+    pub fn count(&self) -> Option<u64> {
+        self.sint().and_then(|value| u64::try_from(value).ok())
+    }
+
+    /// Whether the value is the number −0.
+    #[inline]
+    pub fn is_negative_zero(&self) -> bool {
+        self.word.tag == Tag::Number && is_negative_zero(parse_double(self.slice()))
+    }
+
+    /// A string as WTF-8.
+    pub fn text(&self) -> Option<Cow<'a, [u8]>> {
+        match self.word.tag {
+            Tag::Text if self.word.flag || self.word.high => Some(decode_string(self.slice())),
+            Tag::Text => Some(Cow::Borrowed(self.slice())),
+            _ => None,
+        }
+    }
+
+    /// Whether the value is this string, which must be ASCII.
+    #[inline(always)]
+    pub fn text_is(&self, ascii: &str) -> bool {
+        if self.word.tag != Tag::Text {
+            return false;
+        }
+        if self.word.flag {
+            return self.decoded_is(ascii);
+        }
+        // The length first: it tells nearly all strings apart.
+        self.word.b.wrapping_sub(self.word.a) as usize == ascii.len() && self.slice() == ascii.as_bytes()
+    }
+
+    #[inline(never)]
+    fn decoded_is(&self, ascii: &str) -> bool {
+        *decode_string(self.slice()) == *ascii.as_bytes()
+    }
+
+    /// Whether the value is a string of at least one code unit.
+    #[inline]
+    pub fn is_nonempty_text(&self) -> bool {
+        // An escape or an ill-formed byte stands for at least one unit.
+        self.word.tag == Tag::Text && self.word.a < self.word.b
+    }
+
+    /// Number of elements of an array; 0 for any other value.
+    ///
+    /// # Cost
+    /// Constant for a packed array, else one step for each element.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self.word.tag {
+            Tag::Texts | Tag::Integers => self.shape().a as usize,
+            _ => self.elements().count(),
+        }
+    }
+
+    /// Whether [`Node::len`] is 0.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.elements().next().is_none()
+    }
+
+    /// Whether every element of an array is a string.
+    pub fn is_text_array(&self) -> bool {
+        match self.word.tag {
+            Tag::Texts => true,
+            // The reader packs every array of one or more strings.
+            Tag::Array => self.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// What is known of a packed array of integers (which has at least one).
+    #[inline]
+    pub fn integer_shape(&self) -> Option<IntegerShape> {
+        if self.word.tag != Tag::Integers {
+            return None;
+        }
+        let shape = self.shape();
+        Some(IntegerShape {
+            count: shape.a as usize,
+            max_digits: shape.b,
+            negative_zero: shape.flag,
+        })
+    }
+
+    /// Elements of an array, packed or not; none for any other value.
+    #[inline]
+    pub fn elements(&self) -> Elements<'a> {
+        let next = match self.word.tag {
+            Tag::Array => Next::Words {
+                at: self.at + 1,
+                end: (self.word.b as usize).wrapping_sub(1),
+            },
+            Tag::Texts => Next::Texts {
+                at: self.word.a as usize + 1,
+                end: self.word.b as usize - 1,
+            },
+            Tag::Integers => Next::Integers {
+                at: self.word.a as usize + 1,
+                end: self.word.b as usize - 1,
+            },
+            _ => Next::Words { at: 0, end: 0 },
+        };
+        Elements { array: *self, next }
+    }
+
+    /// Members of an object in the order of the text, repeated keys included; none for any other value.
+    #[inline]
+    pub fn members(&self) -> Members<'a> {
+        let end = if self.word.tag == Tag::Object {
+            (self.word.b as usize).wrapping_sub(1)
+        } else {
+            0
+        };
+        Members {
+            object: *self,
+            at: self.at.wrapping_add(1),
+            end,
+        }
+    }
+
+    /// The value of a member, of the last one if the key is repeated. The key must be ASCII.
+    #[inline(always)]
+    pub fn member(&self, key: &str) -> Option<Node<'a>> {
+        let mut found = None;
+        for (name, value) in self.members() {
+            if name.text_is(key) {
+                found = Some(value);
+            }
+        }
+        found
+    }
+
+    /// The bytes of the value as they stand in the text. None for an integer of at most 15 digits: it keeps only its
+    /// value.
+    pub fn raw(&self) -> Option<&'a [u8]> {
+        let (start, end) = match self.word.tag {
+            Tag::Null | Tag::True => (self.word.a, self.word.a + 4),
+            Tag::False => (self.word.a, self.word.a + 5),
+            Tag::Number | Tag::Texts | Tag::Integers => (self.word.a, self.word.b),
+            Tag::Text => (self.word.a.saturating_sub(1), self.word.b + 1),
+            Tag::Array | Tag::Object => (self.word.a, self.close().a),
+            Tag::Integer | Tag::Close | Tag::Shape => return None,
+        };
+        self.bytes.get(start as usize..end as usize)
+    }
+
+    /// Whether every number in the value is finite and not −0. Spec 10 §1.2.
+    pub fn is_lossless(&self) -> bool {
+        let own = std::iter::once(self.word);
+        let inner = self
+            .words
+            .get(self.at.saturating_add(1)..self.behind())
+            .unwrap_or_default();
+        own.chain(inner.iter().copied()).all(|word| match word.tag {
+            Tag::Number => {
+                let value = parse_double(self.at_number(word));
+                value.is_finite() && !is_negative_zero(value)
+            }
+            Tag::Shape => !word.flag,
+            _ => true,
+        })
+    }
+
+    fn at_number(&self, word: Word) -> &'a [u8] {
+        self.lone(word).slice()
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Next {
+    Words { at: usize, end: usize },
+    Texts { at: usize, end: usize },
+    Integers { at: usize, end: usize },
+}
+
+/// Iterator over the elements of an array.
+#[derive(Clone)]
+pub struct Elements<'a> {
+    array: Node<'a>,
+    next: Next,
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Node<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Node<'a>> {
+        let array = self.array;
+        match &mut self.next {
+            Next::Words { at, end } => {
+                if *at >= *end {
+                    return None;
+                }
+                let node = array.at_word(*at);
+                *at = node.behind();
+                Some(node)
+            }
+            Next::Texts { at, end } => {
+                let inside = array.bytes.get(*at..*end).unwrap_or_default();
+                let start = *at + memchr::memchr(b'"', inside)? + 1;
+                let (close, escaped) = closing_quote(array.bytes, start)?;
+                *at = close + 1;
+                let (a, b) = (u32::try_from(start).ok()?, u32::try_from(close).ok()?);
+                // Whether a byte is above ASCII is not known, so the text is looked at when it is asked for.
+                Some(array.lone(Word {
+                    tag: Tag::Text,
+                    flag: escaped,
+                    high: true,
+                    a,
+                    b,
+                }))
+            }
+            Next::Integers { at, end } => {
+                let start = skip_space::<false>(array.bytes.get(..*end).unwrap_or_default(), *at);
+                let (literal, behind) =
+                    read_number(array.bytes.get(..*end).unwrap_or_default(), start).ok()?;
+                let comma = skip_space::<false>(array.bytes.get(..*end).unwrap_or_default(), behind);
+                *at = comma + 1;
+                Some(array.lone(match literal {
+                    Literal::Integer(value) => integer_word(value),
+                    Literal::Other => Word {
+                        tag: Tag::Number,
+                        flag: false,
+                        high: false,
+                        a: u32::try_from(start).ok()?,
+                        b: u32::try_from(behind).ok()?,
+                    },
+                }))
+            }
+        }
+    }
+}
+
+/// The closing quote of a string whose inside starts at `start`, and whether it has an escape.
+fn closing_quote(bytes: &[u8], start: usize) -> Option<(usize, bool)> {
+    let mut at = start;
+    let mut escaped = false;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        if bytes.get(at) == Some(&b'"') {
+            return Some((at, escaped));
+        }
+        escaped = true;
+        at += 2;
+    }
+}
+
+/// Iterator over the members of an object.
+#[derive(Clone)]
+pub struct Members<'a> {
+    object: Node<'a>,
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (Node<'a>, Node<'a>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let key = self.object.at_word(self.at);
+        let value = self.object.at_word(self.at + 1);
+        self.at = value.behind();
+        Some((key, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reader::FaultKind;
+    use super::*;
+
+    fn with<R>(text: &str, f: impl FnOnce(Node<'_>) -> R) -> R {
+        let mut tape = Tape::new();
+        f(tape.read_text(text.as_bytes(), 1024).unwrap())
+    }
+
+    #[test]
+    fn the_last_value_of_a_repeated_key_counts() {
+        with(r#"{"a":1,"b":[],"\u0061":2}"#, |v| {
+            assert_eq!(v.member("a").unwrap().safe_integer(), Some(2));
+        });
+    }
+
+    #[test]
+    fn packed_and_plain_arrays_yield_the_same_elements() {
+        for text in ["[1,-2,30]", "[ 1 , -2,30 ]", "[1.0,-2,3e1]"] {
+            with(text, |v| {
+                let all: Vec<_> = v.elements().map(|e| e.safe_integer().unwrap()).collect();
+                assert_eq!((v.len(), all), (3, vec![1, -2, 30]));
+            });
+        }
+        with(r#"["a", "\"", "é"]"#, |v| {
+            let all: Vec<_> = v.elements().map(|e| e.text().unwrap().into_owned()).collect();
+            assert_eq!(all, [b"a".to_vec(), b"\"".to_vec(), "é".as_bytes().to_vec()]);
+        });
+    }
+
+    #[test]
+    fn negative_zero_is_seen_in_packed_arrays_too() {
+        with("[[1,-0],-0,0]", |v| {
+            assert!(!v.is_lossless());
+            let first = v.elements().next().unwrap();
+            assert!(first.integer_shape().unwrap().negative_zero);
+            assert!(first.elements().nth(1).unwrap().is_negative_zero());
+            assert_eq!(v.elements().nth(2).unwrap().count(), Some(0));
+            assert_eq!(v.elements().nth(1).unwrap().count(), None);
+        });
+    }
+
+    #[test]
+    fn nesting_is_bounded_and_iterative() {
+        let deep = |n: usize| "[".repeat(n) + &"]".repeat(n);
+        let mut tape = Tape::new();
+        assert!(tape.read_text(deep(1024).as_bytes(), 1024).is_ok());
+        let fault = tape.read_text(deep(1025).as_bytes(), 1024).err().unwrap();
+        assert_eq!(
+            fault,
+            Fault {
+                at: 1024,
+                kind: FaultKind::TooDeep
+            }
+        );
+        assert!(tape.read_text(deep(1_000_000).as_bytes(), 2_000_000).is_ok());
+    }
+
+    #[test]
+    fn faults_name_their_byte() {
+        let mut tape = Tape::new();
+        for (text, at) in [
+            ("[1,]", 3),
+            ("{\"a\" 1}", 5),
+            ("01", 1),
+            ("[\"a\",\"\n\"]", 6),
+            ("nul", 3),
+            ("1 2", 2),
+            ("[1,2", 4),
+        ] {
+            assert_eq!(tape.read_text(text.as_bytes(), 9).err().unwrap().at, at, "{text}");
+        }
+    }
+}

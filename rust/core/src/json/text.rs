@@ -1,0 +1,325 @@
+//! Text that may hold lone surrogates, as WTF-8: UTF-8 in which a lone half is three bytes. Spec 10 §1, 20 §8.2.
+
+use std::borrow::Cow;
+
+const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
+
+/// Whether the code unit is a high (leading) surrogate.
+#[inline]
+fn is_high(unit: u32) -> bool {
+    (0xd800..0xdc00).contains(&unit)
+}
+
+#[inline]
+fn is_low(unit: u32) -> bool {
+    (0xdc00..0xe000).contains(&unit)
+}
+
+/// The surrogate that three WTF-8 bytes spell, if they spell one.
+fn surrogate(bytes: &[u8]) -> Option<u32> {
+    match *bytes {
+        [0xed, b @ 0xa0..=0xbf, c @ 0x80..=0xbf] => {
+            Some(0xd000 | u32::from(b & 0x3f) << 6 | u32::from(c & 0x3f))
+        }
+        _ => None,
+    }
+}
+
+/// Appends one scalar value or lone surrogate.
+fn push_code(code: u32, out: &mut Vec<u8>) {
+    if let Some(char) = char::from_u32(code) {
+        let mut buffer = [0; 4];
+        out.extend_from_slice(char.encode_utf8(&mut buffer).as_bytes());
+    } else {
+        let [.., high, low] = code.to_be_bytes();
+        out.extend_from_slice(&[0xed, 0x80 | (high & 0x0f) << 2 | low >> 6, 0x80 | low & 0x3f]);
+    }
+}
+
+/// Appends a piece of WTF-8; a high half at the end and a low half at the start become one character.
+pub fn push_wtf8(out: &mut Vec<u8>, piece: &[u8]) {
+    let tail = out
+        .last_chunk::<3>()
+        .and_then(|bytes| surrogate(bytes))
+        .filter(|&unit| is_high(unit));
+    let head = piece
+        .first_chunk::<3>()
+        .and_then(|bytes| surrogate(bytes))
+        .filter(|&unit| is_low(unit));
+    if let (Some(high), Some(low)) = (tail, head) {
+        out.truncate(out.len() - 3);
+        push_code(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00), out);
+        out.extend_from_slice(piece.get(3..).unwrap_or_default());
+    } else {
+        out.extend_from_slice(piece);
+    }
+}
+
+/// The text with every high and low half that stand side by side made one character.
+pub fn fuse_wtf8(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        // Surrogates start with 0xED, so a piece that starts there may have one at its start.
+        let behind = rest.get(1..).unwrap_or_default();
+        let len = memchr::memchr(0xed, behind).map_or(rest.len(), |at| at + 1);
+        let (piece, next) = rest.split_at(len);
+        push_wtf8(&mut out, piece);
+        rest = next;
+    }
+    out
+}
+
+/// Appends bytes as UTF-8; each maximal ill-formed part becomes U+FFFD.
+fn push_utf8(bytes: &[u8], out: &mut Vec<u8>) {
+    for chunk in bytes.utf8_chunks() {
+        out.extend_from_slice(chunk.valid().as_bytes());
+        if !chunk.invalid().is_empty() {
+            out.extend_from_slice(REPLACEMENT);
+        }
+    }
+}
+
+fn hex4(digits: &[u8]) -> u32 {
+    digits.iter().take(4).fold(0, |unit, &digit| {
+        unit << 4
+            | u32::from(if digit <= b'9' {
+                digit - b'0'
+            } else {
+                (digit | 0x20) - b'a' + 10
+            })
+    })
+}
+
+/// Decodes the inside of a JSON string literal that a reader has accepted.
+///
+/// # Cost
+/// Borrows when there is neither an escape nor an ill-formed byte.
+pub fn decode_string(raw: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'\\', raw).is_none() && std::str::from_utf8(raw).is_ok() {
+        return Cow::Borrowed(raw);
+    }
+    let mut out = Vec::with_capacity(raw.len());
+    decode_string_into(raw, &mut out);
+    Cow::Owned(out)
+}
+
+/// [`decode_string`] that appends to a buffer.
+pub fn decode_string_into(raw: &[u8], out: &mut Vec<u8>) {
+    decode_escapes(raw, std::str::from_utf8(raw).is_ok(), out);
+}
+
+/// [`decode_string_into`] for a literal that is all ASCII. Returns whether what it appends is ASCII, too.
+pub fn decode_ascii_into(raw: &[u8], out: &mut Vec<u8>) -> bool {
+    decode_escapes(raw, true, out)
+}
+
+/// Appends the text of a literal; returns whether no escape gave anything else than ASCII.
+fn decode_escapes(raw: &[u8], well_formed: bool, out: &mut Vec<u8>) -> bool {
+    let mut ascii_only = true;
+    let copy = |part: &[u8], out: &mut Vec<u8>| {
+        if well_formed {
+            out.extend_from_slice(part);
+        } else {
+            push_utf8(part, out);
+        }
+    };
+    out.reserve(raw.len());
+    let mut rest = raw;
+    // Halves fuse only where one escape follows another; text between them keeps them apart.
+    let mut high: Option<u32> = None;
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        let (before, escape) = rest.split_at(at);
+        if !before.is_empty() {
+            high = None;
+            copy(before, out);
+        }
+        let (code, len) = match escape.get(1) {
+            Some(b'u') => (hex4(escape.get(2..).unwrap_or_default()), 6),
+            Some(b'b') => (0x08, 2),
+            Some(b'f') => (0x0c, 2),
+            Some(b'n') => (0x0a, 2),
+            Some(b'r') => (0x0d, 2),
+            Some(b't') => (0x09, 2),
+            Some(&other) => (u32::from(other), 2),
+            None => return ascii_only,
+        };
+        rest = escape.get(len..).unwrap_or_default();
+        match (u8::try_from(code), high) {
+            (Ok(ascii @ ..0x80), _) => {
+                out.push(ascii);
+                high = None;
+            }
+            (_, Some(first)) if is_low(code) => {
+                // `ascii_only` is false since the first half.
+                out.truncate(out.len() - 3);
+                push_code(0x1_0000 + ((first - 0xd800) << 10) + (code - 0xdc00), out);
+                high = None;
+            }
+            _ => {
+                ascii_only = false;
+                push_code(code, out);
+                high = is_high(code).then_some(code);
+            }
+        }
+    }
+    copy(rest, out);
+    ascii_only
+}
+
+/// Whether the three bytes at the start spell white space outside ASCII, and how many bytes it takes. Spec 20 §8.3.
+fn wide_space(bytes: &[u8]) -> Option<usize> {
+    match *bytes {
+        [0xc2, 0xa0, ..] => Some(2),
+        [0xe1, 0x9a, 0x80, ..]
+        | [0xe2, 0x80, 0x80..=0x8a | 0xa8 | 0xa9 | 0xaf, ..]
+        | [0xe2, 0x81, 0x9f, ..]
+        | [0xe3, 0x80, 0x80, ..]
+        | [0xef, 0xbb, 0xbf, ..] => Some(3),
+        _ => None,
+    }
+}
+
+/// Whether WTF-8 text holds anything that is not white space. Spec 20 §5, §8.3.
+pub fn has_visible(text: &[u8]) -> bool {
+    let mut rest = text;
+    while let Some(&first) = rest.first() {
+        let len = match first {
+            b'\t'..=b'\r' | b' ' => 1,
+            _ => match wide_space(rest) {
+                Some(len) => len,
+                None => return true,
+            },
+        };
+        rest = rest.get(len..).unwrap_or_default();
+    }
+    false
+}
+
+/// Appends WTF-8 text as a JSON string literal. Spec 10 §1.1.
+pub fn write_string(text: &[u8], out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let hex = |nibble: u8| HEX.get(usize::from(nibble & 0xf)).copied().unwrap_or(b'0');
+    out.push(b'"');
+    let mut start = 0;
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        if byte >= 0x20 && byte != b'"' && byte != b'\\' && byte != 0xed {
+            at += 1;
+            continue;
+        }
+        let unit = text.get(at..at + 3).and_then(surrogate);
+        if byte == 0xed && unit.is_none() {
+            at += 1;
+            continue;
+        }
+        out.extend_from_slice(text.get(start..at).unwrap_or_default());
+        let short = match byte {
+            b'"' | b'\\' => Some(byte),
+            0x08 => Some(b'b'),
+            0x0c => Some(b'f'),
+            b'\n' => Some(b'n'),
+            b'\r' => Some(b'r'),
+            b'\t' => Some(b't'),
+            _ => None,
+        };
+        if let Some(letter) = short {
+            out.extend_from_slice(&[b'\\', letter]);
+        } else {
+            let unit = unit.unwrap_or(u32::from(byte));
+            let [.., high, low] = unit.to_be_bytes();
+            out.extend_from_slice(&[b'\\', b'u', hex(high >> 4), hex(high), hex(low >> 4), hex(low)]);
+        }
+        at += if byte == 0xed { 3 } else { 1 };
+        start = at;
+    }
+    out.extend_from_slice(text.get(start..).unwrap_or_default());
+    out.push(b'"');
+}
+
+/// The number of a key that is a canonical array index, 0 … 4294967294. Spec 10 §1.
+pub fn array_index(key: &[u8]) -> Option<u32> {
+    if key.is_empty() || key.len() > 10 || (key.len() > 1 && key.first() == Some(&b'0')) {
+        return None;
+    }
+    let mut value = 0u64;
+    for &byte in key {
+        if !byte.is_ascii_digit() {
+            return None;
+        }
+        value = value * 10 + u64::from(byte - b'0');
+    }
+    u32::try_from(value).ok().filter(|&index| index != u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ill_formed_parts_become_replacement_characters() {
+        // Spec 10 §1, Bytes.
+        let decoded = decode_string(&[0x61, 0xff, 0xed, 0xa0, 0xbd, 0xf0, 0x9f, 0x98]);
+        assert_eq!(&*decoded, "a\u{fffd}\u{fffd}\u{fffd}\u{fffd}\u{fffd}".as_bytes());
+    }
+
+    #[test]
+    fn escaped_halves_fuse_only_when_adjacent() {
+        assert_eq!(&*decode_string(br"\ud83d\ude00"), "😀".as_bytes());
+        assert_eq!(&*decode_string(br"\ud83dx\ude00"), b"\xed\xa0\xbdx\xed\xb8\x80");
+        assert_eq!(&*decode_string(br"\ude00\ud83d"), b"\xed\xb8\x80\xed\xa0\xbd");
+        assert_eq!(
+            &*decode_string(br"\ud83d\ud83d\ude00"),
+            b"\xed\xa0\xbd\xf0\x9f\x98\x80"
+        );
+    }
+
+    #[test]
+    fn joined_pieces_fuse() {
+        let mut out = b"a\xed\xa0\xbd".to_vec();
+        push_wtf8(&mut out, b"\xed\xb8\x80b");
+        assert_eq!(out, "a😀b".as_bytes());
+    }
+
+    #[test]
+    fn halves_side_by_side_fuse() {
+        assert_eq!(
+            fuse_wtf8(b"\xed\xa0\xbd\xed\xa0\xbd\xed\xb8\x80\xed\xb8\x80x"),
+            b"\xed\xa0\xbd\xf0\x9f\x98\x80\xed\xb8\x80x"
+        );
+    }
+
+    #[test]
+    fn strings_are_escaped_as_javascript_does() {
+        let mut out = Vec::new();
+        write_string(
+            b"\"\\\x08\x0c\n\r\t\x01\x1f\x7f/\xed\xa0\xbd\xed\x9f\xbf\xe2\x80\xa8",
+            &mut out,
+        );
+        assert_eq!(
+            out,
+            b"\"\\\"\\\\\\b\\f\\n\\r\\t\\u0001\\u001f\x7f/\\ud83d\xed\x9f\xbf\xe2\x80\xa8\""
+        );
+    }
+
+    #[test]
+    fn white_space_is_the_set_of_the_spec() {
+        for text in [
+            "\t\n\u{b}\u{c}\r ",
+            "\u{a0}\u{1680}\u{2000}\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}\u{feff}",
+        ] {
+            assert!(!has_visible(text.as_bytes()));
+        }
+        for text in ["\u{85}", "\u{1c}", "\u{1f}", "\u{180e}", "\u{200b}", "\u{2060}"] {
+            assert!(has_visible(text.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn index_like_keys_are_canonical_and_below_two_to_the_32() {
+        assert_eq!(array_index(b"4294967294"), Some(4_294_967_294));
+        for key in [&b"4294967295"[..], b"01", b"", b"-1", b"1.0", b"99999999999"] {
+            assert_eq!(array_index(key), None);
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! DSH session logs: bytes to frames to rows to checked records. No Python in it.
+//!
+//! Layers, each may use what stands before it: [`error`] and [`limits`], [`json`], [`frame`], [`row`] with [`stream`],
+//! [`bulk`].
+#![deny(unsafe_code)] // allowed in json/blocks.rs, which has the SIMD
+
+pub mod bulk;
+pub mod error;
+pub mod frame;
+pub mod json;
+pub mod limits;
+pub mod row;
+pub mod stream;
+
+pub use error::{Error, ErrorKind, Location, Result};
+pub use limits::Limits;
