@@ -1,0 +1,394 @@
+//! One pass over a whole file: container, rows, seqs, every stream record. Spec 10 §8.2, §8.3.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use crate::error::{Error, ErrorKind, Location, Result};
+use crate::frame::{FrameReader, FrameScanner, MAX_PIECE_BYTES, Step};
+use crate::row::{Mode, RowScanner, ScanOptions, ScanResult};
+
+/// First bytes of a Zstandard frame. Spec 10 §7.3.
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Bytes that are read from a file at once.
+const READ_BYTES: usize = 1 << 20;
+
+/// Block contents of at least this size are skipped by seeking.
+const SEEK_BYTES: u64 = 1 << 16;
+
+/// How a file is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// The file is the text.
+    None,
+    /// Zstandard frames.
+    Zstd,
+}
+
+/// A scan of a whole file.
+#[derive(Debug)]
+pub struct FileScan {
+    /// What the rows hold.
+    pub scan: ScanResult,
+    /// How the file is stored.
+    pub compression: Compression,
+    /// Size of the file.
+    pub file_bytes: u64,
+    /// Plaintext bytes of all complete frames, or of the plain file.
+    pub plain_bytes: u64,
+    /// Complete frames.
+    pub frame_count: Option<u64>,
+    /// File offset of a torn last frame.
+    pub torn_start: Option<u64>,
+    /// File offset behind everything that is committed and not torn, if that is not the whole file.
+    pub truncate_to: Option<u64>,
+    /// Events accepted from a torn frame.
+    pub recovered_count: u64,
+}
+
+/// Bytes of a log, front to back, any part again.
+trait Source {
+    /// Size in bytes.
+    fn len(&self) -> u64;
+    /// Calls `take` with consecutive pieces of the range.
+    fn read(&mut self, from: u64, to: u64, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
+    /// Runs a frame scanner over everything.
+    fn scan_frames(&mut self, scanner: &mut FrameScanner, seen: &mut Vec<(u64, u64)>) -> Result<Frames>;
+}
+
+#[derive(Default)]
+struct Frames {
+    count: u64,
+    /// End of the last complete frame.
+    end: u64,
+}
+
+impl Frames {
+    fn note(&mut self, seen: &mut Vec<(u64, u64)>) {
+        self.count += seen.len() as u64;
+        self.end = seen.last().map_or(self.end, |&(_, end)| end);
+        seen.clear();
+    }
+}
+
+struct Memory<'a>(&'a [u8]);
+
+impl Source for Memory<'_> {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&mut self, from: u64, to: u64, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let at = |offset| usize::try_from(offset).unwrap_or(usize::MAX).min(self.0.len());
+        take(self.0.get(at(from)..at(to)).unwrap_or_default())
+    }
+
+    fn scan_frames(&mut self, scanner: &mut FrameScanner, seen: &mut Vec<(u64, u64)>) -> Result<Frames> {
+        let mut frames = Frames::default();
+        scanner.feed(self.0, seen)?;
+        frames.note(seen);
+        Ok(frames)
+    }
+}
+
+struct Disk {
+    file: File,
+    len: u64,
+    buffer: Vec<u8>,
+}
+
+impl Disk {
+    /// Opens a file; bytes that are appended to it from now on are not looked at.
+    fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        let buffer = vec![0; usize::try_from(len).unwrap_or(READ_BYTES).clamp(1, READ_BYTES)];
+        Ok(Self { file, len, buffer })
+    }
+
+    /// Fills the buffer with up to `want` bytes; a file that shrinks meanwhile gives fewer.
+    fn fill(&mut self, want: u64) -> Result<usize> {
+        let want = usize::try_from(want).unwrap_or(usize::MAX).min(self.buffer.len());
+        let mut filled = 0;
+        while filled < want {
+            match self
+                .file
+                .read(self.buffer.get_mut(filled..want).unwrap_or_default())
+            {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+impl Source for Disk {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&mut self, from: u64, to: u64, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.file.seek(SeekFrom::Start(from))?;
+        let mut at = from;
+        while at < to {
+            let filled = self.fill(to - at)?;
+            if filled == 0 {
+                break;
+            }
+            take(self.buffer.get(..filled).unwrap_or_default())?;
+            at += filled as u64;
+        }
+        Ok(())
+    }
+
+    fn scan_frames(&mut self, scanner: &mut FrameScanner, seen: &mut Vec<(u64, u64)>) -> Result<Frames> {
+        let mut frames = Frames::default();
+        self.file.seek(SeekFrom::Start(0))?;
+        let mut at = 0;
+        while at < self.len {
+            if scanner.skippable() >= SEEK_BYTES {
+                let skipped = scanner.skip(self.len - at, seen);
+                at += skipped;
+                self.file.seek(SeekFrom::Start(at))?;
+            } else {
+                let filled = self.fill(self.len - at)?;
+                if filled == 0 {
+                    break;
+                }
+                scanner.feed(self.buffer.get(..filled).unwrap_or_default(), seen)?;
+                at += filled as u64;
+            }
+            frames.note(seen);
+        }
+        Ok(frames)
+    }
+}
+
+/// Scans a whole log in memory.
+///
+/// # Errors
+/// The first refusal, with its place.
+///
+/// # Source
+/// Spec 10 §8.
+pub fn check_bytes(data: &[u8], options: ScanOptions) -> Result<FileScan> {
+    check(&mut Memory(data), data, options)
+}
+
+/// Scans a file in bounded memory: buffers of 1 MiB, the window of a frame, and the longest row.
+///
+/// # Errors
+/// `Io`, or the first refusal with its place.
+///
+/// # Source
+/// Spec 10 §8.
+pub fn check_file(path: &Path, options: ScanOptions) -> Result<FileScan> {
+    let mut disk = Disk::open(path)?;
+    let mut first = Vec::new();
+    disk.read(0, MAGIC.len() as u64, &mut |bytes| {
+        first.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    check(&mut disk, &first, options)
+}
+
+fn check(source: &mut impl Source, first: &[u8], options: ScanOptions) -> Result<FileScan> {
+    // A skippable frame is not allowed, but it tells what the file is; the frame scan refuses it.
+    let skippable = matches!(first, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
+    if skippable || first.starts_with(&MAGIC) {
+        check_frames(source, options)
+    } else {
+        check_plain(source, options)
+    }
+}
+
+fn check_plain(source: &mut impl Source, options: ScanOptions) -> Result<FileScan> {
+    let mut scanner = RowScanner::new(options);
+    source.read(0, source.len(), &mut |bytes| scanner.feed(bytes, &mut |_| {}))?;
+    let scan = scanner.finish()?;
+    let (committed, plain_bytes) = (scan.totals.committed_bytes, scan.totals.fed_bytes);
+    Ok(FileScan {
+        scan,
+        compression: Compression::None,
+        file_bytes: source.len(),
+        plain_bytes,
+        frame_count: None,
+        torn_start: None,
+        truncate_to: (committed < plain_bytes).then_some(committed),
+        recovered_count: 0,
+    })
+}
+
+fn check_frames(source: &mut impl Source, options: ScanOptions) -> Result<FileScan> {
+    // Where the last complete frame ends has to be known before rows are accepted: a damaged frame that is complete is
+    // corrupt, the same bytes in a torn one are just not recovered.
+    let mut structure = FrameScanner::new();
+    let frames = source.scan_frames(&mut structure, &mut Vec::new())?;
+    let torn_start = structure.finish();
+
+    let mut scanner = RowScanner::new(options);
+    let mut reader = FrameReader::new(options.limits.max_frame_plain_bytes)?;
+    let mut piece = vec![0; MAX_PIECE_BYTES];
+    source.read(0, frames.end, &mut |bytes| {
+        read_pieces(&mut reader, bytes, &mut piece, &mut |plain, frame, last| {
+            let place = Location {
+                frame: Some(frame),
+                ..Location::default()
+            };
+            scanner
+                .feed(plain, &mut |_| {})
+                .map_err(|error| error.located(place))?;
+            if last { scanner.end_frame() } else { Ok(()) }
+        })
+    })?;
+    if reader.frame_count() < frames.count {
+        return Err(Error::new(
+            ErrorKind::Frame,
+            "the file shrank while it was read; read it again",
+        ));
+    }
+    scanner.end_complete_frames()?;
+    let plain_bytes = scanner.totals().fed_bytes;
+    let before = scanner.totals().event_count;
+    if let (Some(start), Mode::Recoverable) = (torn_start, options.mode) {
+        feed_torn_frame(source, start, &mut scanner, &mut piece)?;
+    }
+    let scan = scanner.finish()?;
+    let recovered_count = scan.totals.event_count - before;
+    Ok(FileScan {
+        scan,
+        compression: Compression::Zstd,
+        file_bytes: source.len(),
+        plain_bytes,
+        frame_count: Some(frames.count),
+        torn_start,
+        truncate_to: torn_start,
+        recovered_count,
+    })
+}
+
+/// Takes a piece of plaintext, its frame, and whether the frame ends with it.
+type TakePiece<'a> = dyn FnMut(&[u8], u64, bool) -> Result<()> + 'a;
+
+/// Decodes bytes of frames and gives each piece of plaintext to `take`.
+fn read_pieces(
+    reader: &mut FrameReader,
+    mut bytes: &[u8],
+    piece: &mut [u8],
+    take: &mut TakePiece<'_>,
+) -> Result<()> {
+    loop {
+        match reader.read(&mut bytes, piece)? {
+            Step::Piece { frame, len, last } => take(piece.get(..len).unwrap_or_default(), frame, last)?,
+            Step::NeedInput => return Ok(()),
+        }
+    }
+}
+
+/// Feeds what a torn last frame still yields: everything, or nothing if the decoder refuses it. Spec 10 §7.4.
+///
+/// Decoded twice, so that its plaintext need not be kept.
+fn feed_torn_frame(
+    source: &mut impl Source,
+    start: u64,
+    scanner: &mut RowScanner,
+    piece: &mut [u8],
+) -> Result<()> {
+    let limits_of = |scanner: &RowScanner| scanner.options().limits.max_frame_plain_bytes;
+    let end = source.len();
+    let mut trial = FrameReader::new(limits_of(scanner))?;
+    let tried = source.read(start, end, &mut |bytes| {
+        read_pieces(&mut trial, bytes, piece, &mut |_, _, _| Ok(()))
+    });
+    match tried {
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), ErrorKind::Frame) => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let mut reader = FrameReader::new(limits_of(scanner))?;
+    source.read(start, end, &mut |bytes| {
+        read_pieces(&mut reader, bytes, piece, &mut |plain, _, _| {
+            scanner.feed(plain, &mut |_| {})
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{encode_frame, recover_tail};
+    use crate::limits::Limits;
+
+    const HEADER: &str = "{\"type\":\"session\",\"version\":4,\"id\":\"s\",\"createdAt\":0,\"isSeeded\":false,\"delegationDepth\":0}\n";
+
+    fn options(mode: Mode) -> ScanOptions {
+        ScanOptions {
+            mode,
+            generation: None,
+            check_streams: true,
+            limits: Limits::default(),
+        }
+    }
+
+    fn rows(from: u64, count: u64) -> String {
+        let rows: Vec<String> = (from..from + count)
+            .map(|seq| format!("{{\"type\":\"x\",\"seq\":{seq},\"time\":1,\"data\":{{}}}}\n"))
+            .collect();
+        rows.concat()
+    }
+
+    #[test]
+    fn every_cut_gives_the_complete_frames_and_what_the_torn_one_yields() {
+        // Spec 10 §8.3, observed example.
+        let frames: Vec<Vec<u8>> = [HEADER.to_owned(), rows(0, 5), rows(5, 4)]
+            .iter()
+            .map(|text| encode_frame(text.as_bytes(), 3).unwrap())
+            .collect();
+        let file = frames.concat();
+        let ends = [frames[0].len(), frames[0].len() + frames[1].len(), file.len()];
+        for cut in 0..=file.len() {
+            let data = &file[..cut];
+            let result = check_bytes(data, options(Mode::Recoverable));
+            if cut < ends[0] {
+                assert!(matches!(result.unwrap_err().kind(), ErrorKind::Header));
+                continue;
+            }
+            let found = result.unwrap();
+            let complete = ends.iter().filter(|&&end| end <= cut).count();
+            let torn = (!ends.contains(&cut)).then(|| ends[complete - 1]);
+            assert_eq!(found.torn_start, torn.map(|at| at as u64));
+            let recovered = torn
+                .map(|at| recover_tail(&data[at..], 1 << 30).unwrap())
+                .unwrap_or_default();
+            let recovered = memchr::memchr_iter(b'\n', &recovered).count() as u64;
+            assert_eq!(found.recovered_count, recovered);
+            assert_eq!(found.scan.totals.event_count, [0, 5, 9][complete - 1] + recovered);
+            let strict = check_bytes(data, options(Mode::Strict)).unwrap();
+            assert_eq!(strict.scan.totals.event_count, [0, 5, 9][complete - 1]);
+        }
+    }
+
+    #[test]
+    fn an_issue_in_a_complete_frame_is_corrupt() {
+        let file = [HEADER, "{}\n"]
+            .map(|text| encode_frame(text.as_bytes(), 3).unwrap())
+            .concat();
+        assert!(matches!(
+            check_bytes(&file, options(Mode::Recoverable)).unwrap_err().kind(),
+            ErrorKind::Row
+        ));
+    }
+
+    #[test]
+    fn rows_in_the_first_frame_are_refused() {
+        let file = encode_frame((HEADER.to_owned() + &rows(0, 1)).as_bytes(), 3).unwrap();
+        assert!(matches!(
+            check_bytes(&file, options(Mode::Recoverable)).unwrap_err().kind(),
+            ErrorKind::Frame
+        ));
+    }
+}

@@ -1,0 +1,210 @@
+//! Event rows: their envelope, decoding and encoding. Spec 10 §5.1, §5.2.
+
+use super::admission::admit;
+use super::seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
+use crate::error::{Error, ErrorKind, Result};
+use crate::json::number::write_double;
+use crate::json::{Node, write_node};
+
+/// The members of a row that is an object; the last value where a key is repeated.
+#[derive(Clone, Copy)]
+pub struct Envelope<'a> {
+    /// The row itself.
+    pub row: Node<'a>,
+    /// `type`
+    pub event_type: Option<Node<'a>>,
+    /// `seq`
+    pub seq: Option<Node<'a>>,
+    /// `time`
+    pub time: Option<Node<'a>>,
+    /// `data`
+    pub data: Option<Node<'a>>,
+    /// `ignorable`
+    pub ignorable: Option<Node<'a>>,
+    /// `sourceEventSeqs`, in range form.
+    pub source_event_seqs: Option<Node<'a>>,
+    /// `surfaceOp`
+    pub surface_op: Option<Node<'a>>,
+    /// Whether there is any other member.
+    pub has_other: bool,
+}
+
+impl<'a> Envelope<'a> {
+    /// The envelope of a row; None if it is no object.
+    pub fn of(row: Node<'a>) -> Option<Self> {
+        if !row.is_object() {
+            return None;
+        }
+        let mut envelope = Self {
+            row,
+            event_type: None,
+            seq: None,
+            time: None,
+            data: None,
+            ignorable: None,
+            source_event_seqs: None,
+            surface_op: None,
+            has_other: false,
+        };
+        for (key, value) in row.members() {
+            let member = if key.text_is("type") {
+                &mut envelope.event_type
+            } else if key.text_is("seq") {
+                &mut envelope.seq
+            } else if key.text_is("time") {
+                &mut envelope.time
+            } else if key.text_is("data") {
+                &mut envelope.data
+            } else if key.text_is("surfaceOp") {
+                &mut envelope.surface_op
+            } else if key.text_is("sourceEventSeqs") {
+                &mut envelope.source_event_seqs
+            } else if key.text_is("ignorable") {
+                &mut envelope.ignorable
+            } else {
+                envelope.has_other = true;
+                continue;
+            };
+            *member = Some(value);
+        }
+        Some(envelope)
+    }
+
+    /// Whether the row's `type` is this one.
+    pub fn is(&self, event_type: &str) -> bool {
+        self.event_type.is_some_and(|node| node.text_is(event_type))
+    }
+
+    /// Whether `ignorable` is true.
+    pub fn is_ignorable(&self) -> bool {
+        self.ignorable.is_some_and(|value| value.is_true())
+    }
+
+    /// Whether `seq` is this number; −0 is 0. Spec 10 §5.1.
+    pub(crate) fn has_seq(&self, expected: u64) -> bool {
+        self.seq
+            .and_then(|seq| seq.safe_integer())
+            .is_some_and(|seq| u64::try_from(seq) == Ok(expected))
+    }
+
+    /// The error of a row that does not carry the expected seq.
+    #[cold]
+    pub(crate) fn seq_gap(&self, expected: u64) -> Error {
+        let got = self.seq.map_or_else(String::new, short_json);
+        let message = format!(
+            "the row has seq {}, expected {expected}",
+            if got.is_empty() { "none" } else { got.as_str() }
+        );
+        Error::new(ErrorKind::SeqGap { expected, got }, message)
+    }
+}
+
+/// At most 64 bytes of the JSON text of a value.
+fn short_json(node: Node<'_>) -> String {
+    let mut out = Vec::new();
+    match node.raw() {
+        Some(raw) => out.extend_from_slice(raw.get(..64).unwrap_or(raw)),
+        None => write_double(node.number().unwrap_or_default(), &mut out),
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cold]
+fn malformed<T>(message: &'static str) -> Result<T> {
+    Err(Error::new(ErrorKind::Row, message).with_rule("10 §5.1"))
+}
+
+/// Checks a row of generations 2 to 4 apart from its seq, and returns its time in milliseconds.
+///
+/// # Errors
+/// `Row`: a member is missing, unknown or of a wrong type, or `sourceEventSeqs` does not decode.
+///
+/// # Source
+/// Spec 10 §5.1, §6.
+pub(crate) fn decode(row: &Envelope<'_>) -> Result<i64> {
+    if row.has_other {
+        return malformed("the row has a key other than those of an event");
+    }
+    if !row.event_type.is_some_and(|node| node.is_text()) {
+        return malformed("`type` of the row is missing or no string");
+    }
+    let (Some(seq), Some(time), Some(_)) = (row.seq, row.time, row.data) else {
+        return malformed("the row lacks `seq`, `time` or `data`");
+    };
+    let Some(time) = time.sint() else {
+        return malformed("`time` of the row is no safe integer");
+    };
+    if row.ignorable.is_some() && !row.is_ignorable() {
+        return malformed("`ignorable` of the row is not true");
+    }
+    if let Some(seqs) = row.source_event_seqs {
+        let Some(seq) = seq.count() else {
+            return malformed("a row with `sourceEventSeqs` needs a count as `seq`");
+        };
+        decode_seqs(seqs, SeqCodec::V2, seq, None)?;
+    }
+    Ok(time)
+}
+
+/// Writes one logical event as a row of generation 4, without its line feed.
+///
+/// # Errors
+/// `Unsupported` or `Row`: row admission refuses the event. `Row`: it is no object, or its `sourceEventSeqs` no array.
+///
+/// # Source
+/// Spec 10 §5.1, 30 §6.
+pub fn encode_event(event: Node<'_>, out: &mut Vec<u8>) -> Result<()> {
+    let Some(envelope) = Envelope::of(event) else {
+        return malformed("the event is no object");
+    };
+    admit(&envelope, true)?;
+    let mut ranges = Vec::new();
+    if let Some(seqs) = envelope.source_event_seqs {
+        encode_seqs(seqs, &mut ranges)?;
+    }
+    write_node(event, out, &|key, out| {
+        let replaced = key == b"sourceEventSeqs";
+        if replaced {
+            out.extend_from_slice(&ranges);
+        }
+        replaced
+    });
+    Ok(())
+}
+
+/// Applies row admission to an event given as JSON. Spec 30 §6.
+///
+/// # Errors
+/// `Unsupported` or `Row`; the rule is named.
+pub fn admit_event(event: Node<'_>) -> Result<()> {
+    Envelope::of(event).map_or(Ok(()), |envelope| admit(&envelope, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::Tape;
+
+    fn encode(text: &str) -> Result<String> {
+        let mut tape = Tape::new();
+        let mut out = Vec::new();
+        encode_event(tape.read_text(text.as_bytes(), 64).unwrap(), &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn an_event_keeps_its_key_order_and_gets_ranges() {
+        // Spec 10 §6 table.
+        let text = r#"{"type":"x","seq":14,"sourceEventSeqs":[0,1,2,5,7,8,9,10,12,13],"time":1.0,"data":{"b":1,"1":-0}}"#;
+        let line =
+            r#"{"type":"x","seq":14,"sourceEventSeqs":[[0,2],5,[7,10],12,13],"time":1,"data":{"1":0,"b":1}}"#;
+        assert_eq!(encode(text).unwrap(), line);
+    }
+
+    #[test]
+    fn admission_precedes_encoding() {
+        let error = encode(r#"{"type":"tool/result","seq":3,"time":1,"data":{"message":{"role":"user"}}}"#)
+            .unwrap_err();
+        assert_eq!(error.rule(), Some("E"));
+    }
+}

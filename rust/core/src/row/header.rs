@@ -1,0 +1,276 @@
+//! Header rows of every generation. Spec 10 §4.
+
+use std::borrow::Cow;
+
+use crate::error::{Error, ErrorKind, Location, Result};
+use crate::json::number::double;
+use crate::json::{Fault, FaultKind, Node, Tape};
+use crate::limits::Limits;
+
+/// The highest generation that is read.
+pub const CURRENT_GENERATION: u8 = 4;
+
+/// A header row that keeps every rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Format generation, 0 to 4.
+    pub generation: u8,
+    /// The row as it stands in the text, without its line feed.
+    pub line: Vec<u8>,
+    /// `isSeeded`; in generations 0 and 1 whether `seedLength` is there.
+    pub is_seeded: bool,
+    /// `seedLength` as written, generations 0 and 1.
+    pub declared_cut: Option<u64>,
+}
+
+/// Where the header row starts.
+const START: Location = Location {
+    line: Some(1),
+    offset: Some(0),
+    seq: None,
+    frame: None,
+};
+
+#[cold]
+fn refuse(message: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Header, message)
+        .with_rule("10 §4")
+        .located(START)
+}
+
+#[cold]
+fn newer(found: f64) -> Error {
+    let shown = if found.is_finite() {
+        found.to_string()
+    } else {
+        "beyond every number".to_owned()
+    };
+    let message =
+        format!("the log has format version {shown}; the highest supported one is {CURRENT_GENERATION}");
+    Error::new(ErrorKind::NewerFormat { found }, message).located(Location {
+        line: Some(1),
+        offset: Some(0),
+        ..Location::default()
+    })
+}
+
+/// The error for a row that is not JSON; `offset` is that of the row.
+#[cold]
+pub(crate) fn syntax_error(fault: Fault, offset: u64, limits: &Limits) -> Error {
+    let at = offset + fault.at as u64;
+    match fault.kind {
+        FaultKind::Unexpected(expected) => Error::new(
+            ErrorKind::Syntax,
+            format!("the row is not JSON: expected {expected} at byte {at}"),
+        )
+        .with_rule("10 §1"),
+        FaultKind::End => {
+            Error::new(ErrorKind::Syntax, "the row is not JSON: it ends inside a value").with_rule("10 §1")
+        }
+        FaultKind::TooDeep => Error::limit(
+            "max_depth",
+            u64::from(limits.max_depth),
+            format!(
+                "the row nests deeper than {} levels at byte {at}; raise max_depth to read it",
+                limits.max_depth
+            ),
+        ),
+        FaultKind::Stopped => Error::limit(
+            "max_row_bytes",
+            u64::from(u32::MAX),
+            "the row is longer than 4 GiB",
+        ),
+    }
+}
+
+/// Whether the path is absolute by the rules of this host. Spec 10 §4.1.
+fn is_absolute(path: &[u8], windows: bool) -> bool {
+    match path {
+        [b'/', ..] => true,
+        [b'\\', ..] => windows,
+        [drive, b':', b'/' | b'\\', ..] => windows && drive.is_ascii_alphabetic(),
+        _ => false,
+    }
+}
+
+/// Parses a header row.
+///
+/// `wanted` is 4 for a native scan (10 §4.1), None to let the version decide (10 §4.3), else the one generation that is
+/// accepted.
+///
+/// # Errors
+/// `NewerFormat`: the version is above 4. `Unsupported`: `wanted` is 4 and the version is smaller. `Header`: any other
+/// rule of 10 §4.
+pub fn parse_header(line: &[u8], wanted: Option<u8>, limits: &Limits) -> Result<Header> {
+    let Some(text) = line
+        .strip_suffix(b"\n")
+        .filter(|text| memchr::memchr(b'\n', text).is_none())
+    else {
+        return Err(refuse("the header row must end with its only line feed"));
+    };
+    let mut tape = Tape::new();
+    let header = tape
+        .read_text(text, limits.max_depth as usize)
+        .map_err(|fault| match fault.kind {
+            FaultKind::TooDeep | FaultKind::Stopped => syntax_error(fault, 0, limits).located(START),
+            _ => refuse("the header row is not JSON").located(Location {
+                offset: Some(fault.at as u64),
+                ..Location::default()
+            }),
+        })?;
+    if !header.is_object() {
+        return Err(refuse("the header row is no JSON object"));
+    }
+    let version = header.member("version");
+    let number = version.and_then(|version| version.number());
+    let current = double(i64::from(CURRENT_GENERATION));
+    if let Some(found) = number.filter(|&found| found > current) {
+        return Err(newer(found));
+    }
+    let generation = match (wanted, number) {
+        (Some(CURRENT_GENERATION), Some(found)) if found < current => {
+            let message = format!(
+                "the log has format version {found}, which a native read of version 4 does not take; migrate it"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message).located(Location {
+                line: Some(1),
+                offset: Some(0),
+                ..Location::default()
+            }));
+        }
+        _ => version
+            .and_then(|version| version.count())
+            .and_then(|count| u8::try_from(count).ok())
+            .ok_or_else(|| refuse("`version` of the header is no count"))?,
+    };
+    if wanted.is_some_and(|wanted| wanted != generation) {
+        return Err(refuse(format!(
+            "the header has version {generation}, expected {}",
+            wanted.unwrap_or_default()
+        )));
+    }
+    let (is_seeded, declared_cut) = check_members(header, generation)?;
+    Ok(Header {
+        generation,
+        line: text.to_vec(),
+        is_seeded,
+        declared_cut,
+    })
+}
+
+/// The tables of 10 §4.1 and §4.2: `isSeeded` and `seedLength`.
+fn check_members(header: Node<'_>, generation: u8) -> Result<(bool, Option<u64>)> {
+    let old = generation < 2;
+    if generation == CURRENT_GENERATION
+        && ["sandboxMode", "approvalPolicy"]
+            .iter()
+            .any(|key| header.member(key).is_some())
+    {
+        return Err(refuse(
+            "`sandboxMode` and `approvalPolicy` of the header were retired",
+        ));
+    }
+    let known = |key: Node<'_>| {
+        let key = key.text().unwrap_or_default();
+        match &*key {
+            b"type" | b"version" | b"id" | b"createdAt" | b"cwd" | b"parentSession" | b"origin"
+            | b"delegationDepth" | b"agentPreset" => true,
+            b"isSeeded" => !old,
+            b"seedLength" => old,
+            _ => false,
+        }
+    };
+    if !header.members().all(|(key, _)| known(key)) {
+        return Err(refuse(format!(
+            "the header has a key that version {generation} does not know"
+        )));
+    }
+    if !header
+        .member("type")
+        .is_some_and(|value| value.text_is("session"))
+    {
+        return Err(refuse("`type` of the header must be session"));
+    }
+    if !header.member("id").is_some_and(|value| value.is_text()) {
+        return Err(refuse("`id` of the header is missing or no string"));
+    }
+    for key in ["createdAt", "delegationDepth"] {
+        if header.member(key).and_then(|value| value.count()).is_none() {
+            return Err(refuse(format!("`{key}` of the header is missing or no count")));
+        }
+    }
+    for key in ["parentSession", "agentPreset"] {
+        if header.member(key).is_some_and(|value| !value.is_text()) {
+            return Err(refuse(format!("`{key}` of the header is no string")));
+        }
+    }
+    if let Some(cwd) = header.member("cwd")
+        && !cwd.text().is_some_and(|path| is_absolute(&path, cfg!(windows)))
+    {
+        return Err(refuse("`cwd` of the header is no absolute path"));
+    }
+    if header
+        .member("origin")
+        .is_some_and(|value| !value.text_is("subagent"))
+    {
+        return Err(refuse("`origin` of the header may only be subagent"));
+    }
+    if old {
+        let declared = header.member("seedLength").map(|value| value.count());
+        if declared == Some(None) {
+            return Err(refuse("`seedLength` of the header is no count"));
+        }
+        return Ok((declared.is_some(), declared.flatten()));
+    }
+    match header.member("isSeeded") {
+        Some(value) if value.kind() == crate::json::Kind::Boolean => Ok((value.is_true(), None)),
+        _ => Err(refuse("`isSeeded` of the header is missing or no boolean")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, wanted: Option<u8>) -> Result<Header> {
+        parse_header(text.as_bytes(), wanted, &Limits::default())
+    }
+
+    #[test]
+    fn the_version_decides_before_the_table() {
+        for version in ["5", "4.5", "9007199254740992", "1e400"] {
+            let error = parse(&format!("{{\"version\":{version},\"x\":1}}\n"), Some(4)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::NewerFormat { .. }), "{version}");
+        }
+        for version in ["3", "-1", "0.5", "-0"] {
+            let error = parse(&format!("{{\"version\":{version},\"x\":1}}\n"), Some(4)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Unsupported), "{version}");
+        }
+        let error = parse("{\"version\":\"5\"}\n", Some(4)).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Header));
+    }
+
+    #[test]
+    fn paths_are_judged_by_the_rules_of_the_host() {
+        for (path, posix, windows) in [
+            ("/a", true, true),
+            ("\\a", false, true),
+            ("C:/a", false, true),
+            ("C:a", false, false),
+            ("", false, false),
+        ] {
+            assert_eq!(is_absolute(path.as_bytes(), false), posix);
+            assert_eq!(is_absolute(path.as_bytes(), true), windows);
+        }
+    }
+
+    #[test]
+    fn a_seed_length_of_zero_is_seeded() {
+        let header = parse(
+            "{\"type\":\"session\",\"version\":0,\"id\":\"s\",\"createdAt\":1,\"delegationDepth\":0,\"seedLength\":0}\n",
+            None,
+        );
+        let header = header.unwrap();
+        assert_eq!((header.is_seeded, header.declared_cut), (true, Some(0)));
+    }
+}

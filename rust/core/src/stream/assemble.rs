@@ -1,0 +1,531 @@
+//! The block assembler. Spec 20 §6.
+
+use std::collections::HashMap;
+
+use super::chunk::{ChunkType, RunKind};
+use super::readers::{Claim, claim_of, elements, members_of, refuse};
+use super::value::{Value, Word};
+use crate::error::{Error, ErrorKind, Result};
+use crate::json::Kind;
+use crate::json::number::write_double;
+
+/// Index of a block: a count, or whatever a malformed chunk has instead, which is kept (spec 20 §8.5).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Index {
+    /// Bits of a number other than −0.
+    Number(u64),
+    /// A string as WTF-8.
+    Text(Vec<u8>),
+    Boolean(bool),
+    Null,
+    Absent,
+    /// An array or object equals no other; the number of the partial makes it so.
+    Array(usize),
+    Object(usize),
+}
+
+impl Index {
+    /// Reads the index of a chunk; `next` is the number of the next partial.
+    #[inline]
+    fn of<V: Value>(carrier: &V, next: usize) -> Result<Self> {
+        let Some(value) = carrier.member(Word::Index) else {
+            return Ok(Self::Absent);
+        };
+        Ok(match value.kind() {
+            // The sum turns -0 into 0.
+            Some(Kind::Number) => Self::Number((value.number().unwrap_or_default() + 0.0).to_bits()),
+            Some(Kind::Text) => Self::Text(value.text().unwrap_or_default().into_owned()),
+            Some(Kind::Boolean) => Self::Boolean(value.is_true()),
+            Some(Kind::Null) => Self::Null,
+            Some(Kind::Array) => Self::Array(next),
+            Some(Kind::Object) => Self::Object(next),
+            None => return Err(refuse("index of a block has to be a count")),
+        })
+    }
+
+    /// The id of a tool call that never got one. Spec 20 §6.
+    fn call_id(&self) -> Vec<u8> {
+        let mut id = b"call-".to_vec();
+        match self {
+            Self::Number(bits) => write_double(f64::from_bits(*bits), &mut id),
+            Self::Text(text) => id.extend_from_slice(text),
+            Self::Boolean(value) => id.extend_from_slice(value.to_string().as_bytes()),
+            Self::Null => id.extend_from_slice(b"null"),
+            Self::Absent => id.extend_from_slice(b"nothing"),
+            Self::Array(_) => id.extend_from_slice(b"an array"),
+            Self::Object(_) => id.extend_from_slice(b"an object"),
+        }
+        id
+    }
+}
+
+/// What type a block has, as far as assembly makes a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BlockType {
+    Text,
+    Reasoning,
+    ToolCall,
+    Other,
+}
+
+impl BlockType {
+    fn of(word: Option<Word>) -> Self {
+        match word {
+            Some(Word::Text) => Self::Text,
+            Some(Word::Reasoning) => Self::Reasoning,
+            Some(Word::ToolCall) => Self::ToolCall,
+            _ => Self::Other,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Closed<K> {
+    block: K,
+    block_type: BlockType,
+    /// Whether the block has a text that is more than white space.
+    is_visible: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Partial<K> {
+    index: Index,
+    block_type: BlockType,
+    /// Fragments; joined when somebody asks, because they may split a surrogate pair (spec 20 §8.2).
+    text: Vec<K>,
+    text_is_visible: bool,
+    call_id: Option<K>,
+    call_name: Option<K>,
+    arguments: Vec<K>,
+    closed: Option<Closed<K>>,
+}
+
+#[derive(Clone, Debug)]
+struct Replay<K> {
+    envelope: K,
+    response: Option<K>,
+    entries: Entries<K>,
+}
+
+/// The entries per block of a replay envelope.
+#[derive(Clone, Debug)]
+enum Entries<K> {
+    /// The envelope has no `blocks`.
+    None,
+    /// They are no array, which fits no number of blocks.
+    Malformed,
+    /// One entry per block.
+    PerBlock(Vec<K>),
+}
+
+/// State of the assembler; `K` is a kept value.
+#[derive(Clone, Debug)]
+pub struct Assembler<K> {
+    partials: Vec<Partial<K>>,
+    places: HashMap<Index, usize>,
+    /// The partial that was used last.
+    last: usize,
+    usage: Option<K>,
+    finish: Option<K>,
+    is_cut: bool,
+    replay: Option<Replay<K>>,
+}
+
+/// An assembled block.
+#[derive(Clone, Debug)]
+pub enum Block<'a, K> {
+    /// The closing block, unchanged.
+    Closed(&'a K),
+    /// A block of type `text` with these fragments.
+    Text(&'a [K]),
+    /// A block of type `reasoning` with these fragments.
+    Reasoning(&'a [K]),
+    /// A block of type `tool-call`.
+    ToolCall {
+        /// Its id.
+        id: CallId<'a, K>,
+        /// Its name; empty if None.
+        name: Option<&'a K>,
+        /// Fragments of its arguments.
+        arguments: &'a [K],
+    },
+}
+
+/// Id of an assembled tool call.
+#[derive(Clone, Debug)]
+pub enum CallId<'a, K> {
+    /// The last id that a delta had.
+    Given(&'a K),
+    /// `call-<index>` as WTF-8, when no delta came.
+    Derived(Vec<u8>),
+}
+
+/// The replay state that fits the kept blocks. Spec 20 §6.1.
+#[derive(Clone, Debug)]
+pub enum ReplayState<'a, K> {
+    /// There is none.
+    Absent,
+    /// The envelope itself.
+    Whole(&'a K),
+    /// A new envelope.
+    Pruned {
+        /// Its `response`, if the envelope has one.
+        response: Option<&'a K>,
+        /// Its `blocks`.
+        blocks: Vec<&'a K>,
+    },
+}
+
+impl<K> Default for Assembler<K> {
+    fn default() -> Self {
+        Self {
+            partials: Vec::new(),
+            places: HashMap::new(),
+            last: 0,
+            usage: None,
+            finish: None,
+            is_cut: false,
+            replay: None,
+        }
+    }
+}
+
+impl<K> Partial<K> {
+    fn block_type(&self) -> BlockType {
+        self.closed
+            .as_ref()
+            .map_or(self.block_type, |closed| closed.block_type)
+    }
+
+    fn assemble(&self) -> Result<Block<'_, K>> {
+        if let Some(closed) = &self.closed {
+            return Ok(Block::Closed(&closed.block));
+        }
+        Ok(match self.block_type {
+            BlockType::Text => Block::Text(&self.text),
+            BlockType::Reasoning => Block::Reasoning(&self.text),
+            BlockType::ToolCall => Block::ToolCall {
+                id: self
+                    .call_id
+                    .as_ref()
+                    .map_or_else(|| CallId::Derived(self.index.call_id()), CallId::Given),
+                name: self.call_name.as_ref(),
+                arguments: &self.arguments,
+            },
+            BlockType::Other => {
+                return Err(refuse(
+                    "a block of unknown type is still open, so it cannot be assembled",
+                ));
+            }
+        })
+    }
+
+    fn add_text<V: Value<Kept = K>>(&mut self, fragments: impl Iterator<Item = V>) {
+        for fragment in fragments {
+            self.text_is_visible = self.text_is_visible || fragment.is_visible_text();
+            self.text.push(fragment.keep_text());
+        }
+    }
+}
+
+/// Where the partial of an index is, or will be.
+enum Place {
+    Known(usize),
+    New(Index),
+}
+
+fn as_text<V: Value>(value: Option<V>, message: &'static str) -> Result<V> {
+    value.filter(Value::is_text).ok_or_else(|| refuse(message))
+}
+
+#[cold]
+fn numbered(error: Error, at: usize) -> Error {
+    let record = u64::try_from(at).ok();
+    match error.kind() {
+        ErrorKind::Stream { .. } => Error::new(ErrorKind::Stream { record }, error.message().to_owned()),
+        ErrorKind::UnknownChunk { .. } => {
+            Error::new(ErrorKind::UnknownChunk { record }, error.message().to_owned())
+        }
+        _ => error,
+    }
+}
+
+impl<K> Assembler<K> {
+    /// An assembler that has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one chunk. A refused chunk changes nothing.
+    ///
+    /// # Errors
+    /// An unknown-chunk error if the chunk's type is not one of spec 20 §1; a stream error if a part that assembly
+    /// needs is malformed.
+    pub fn push<V: Value<Kept = K>>(&mut self, chunk: &V) -> Result<()> {
+        match ChunkType::of_chunk(chunk) {
+            Some(ChunkType::Delta(kind)) => {
+                let place = self.find(chunk)?;
+                // A block that is closed ignores its deltas, whatever they are.
+                if !self.is_closed(&place) {
+                    let fragment = as_text(
+                        chunk.member(kind.fragment_key()),
+                        "the fragment of a delta has to be a string",
+                    )?;
+                    self.add_fragments(kind, place, chunk, std::iter::once(fragment))?;
+                }
+            }
+            Some(ChunkType::BlockStart) => {
+                let place = self.find(chunk)?;
+                self.ensure(place, BlockType::of(chunk.member_word(Word::BlockType)));
+            }
+            Some(ChunkType::BlockEnd) => self.push_block_end(chunk)?,
+            Some(ChunkType::Usage) => self.usage = chunk.member(Word::Usage).map(|usage| usage.keep()),
+            Some(ChunkType::Finish) => self.push_finish(chunk),
+            None if chunk.kind() == Some(Kind::Null) => return Err(refuse("a chunk has to be an object")),
+            None => {
+                let message = "the type of a chunk has to be one of those of spec 20 §1";
+                return Err(Error::new(ErrorKind::UnknownChunk { record: None }, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the chunks of a stream, each run as one delta. Records are not validated.
+    ///
+    /// # Errors
+    /// As for [`Assembler::push`], and a stream error if a record cannot be read; with the number of the record. The
+    /// chunks before it have been added.
+    pub fn push_records<V: Value<Kept = K>>(&mut self, stream: &V) -> Result<()> {
+        for (at, record) in elements(stream)?.enumerate() {
+            self.push_record(&record).map_err(|error| numbered(error, at))?;
+        }
+        Ok(())
+    }
+
+    fn push_record<V: Value<Kept = K>>(&mut self, record: &V) -> Result<()> {
+        match claim_of(record)? {
+            Claim::Run(kind) => {
+                let members = members_of(kind, record)?;
+                let place = self.find(record)?;
+                if self.is_closed(&place) {
+                    return Ok(());
+                }
+                self.add_fragments(kind, place, record, members.elements())
+            }
+            Claim::Chunk => match record.member(Word::Chunk) {
+                Some(chunk) => self.push(&chunk),
+                None => Err(refuse("a chunk has to be an object")),
+            },
+        }
+    }
+
+    /// Adds fragments, which are strings. `carrier` is the delta or the run: both have the same other members.
+    fn add_fragments<V: Value<Kept = K>>(
+        &mut self,
+        kind: RunKind,
+        place: Place,
+        carrier: &V,
+        fragments: impl Iterator<Item = V>,
+    ) -> Result<()> {
+        if kind != RunKind::ToolCall {
+            let block_type = if kind == RunKind::Text {
+                BlockType::Text
+            } else {
+                BlockType::Reasoning
+            };
+            if let Some(partial) = self.ensure(place, block_type) {
+                partial.add_text(fragments);
+            }
+            return Ok(());
+        }
+        let id = as_text(carrier.member(Word::Id), "id of a tool call has to be a string")?;
+        let name = carrier.member(Word::Name);
+        if name.as_ref().is_some_and(|name| !name.is_text()) {
+            return Err(refuse("name of a tool call has to be a string"));
+        }
+        if let Some(partial) = self.ensure(place, BlockType::ToolCall) {
+            partial.call_id = Some(id.keep_text());
+            if let Some(name) = name.filter(Value::is_nonempty_text) {
+                partial.call_name = Some(name.keep_text());
+            }
+            partial
+                .arguments
+                .extend(fragments.map(|fragment| fragment.keep_text()));
+        }
+        Ok(())
+    }
+
+    fn push_block_end<V: Value<Kept = K>>(&mut self, chunk: &V) -> Result<()> {
+        let block = chunk
+            .member(Word::Block)
+            .filter(|block| block.kind() != Some(Kind::Null));
+        let block = block.ok_or_else(|| refuse("block of a block-end has to be an object"))?;
+        let place = self.find(chunk)?;
+        // The first close wins (spec 20 §6).
+        if self.is_closed(&place) {
+            return Ok(());
+        }
+        let block_type = BlockType::of(block.member_word(Word::Type));
+        if let Some(partial) = self.ensure(place, block_type) {
+            let is_visible = block
+                .member(Word::Text)
+                .is_some_and(|text| text.is_visible_text());
+            partial.closed = Some(Closed {
+                block: block.keep(),
+                block_type,
+                is_visible,
+            });
+        }
+        Ok(())
+    }
+
+    fn push_finish<V: Value<Kept = K>>(&mut self, chunk: &V) {
+        let reason = chunk.member(Word::Reason);
+        self.is_cut = reason
+            .as_ref()
+            .is_some_and(|reason| reason.member_word(Word::Kind) == Some(Word::MaxTokens));
+        self.finish = reason.map(|reason| reason.keep());
+        self.replay = chunk.member(Word::ReplayState).map(|envelope| Replay {
+            response: envelope.member(Word::Response).map(|response| response.keep()),
+            entries: match envelope.member(Word::Blocks) {
+                None => Entries::None,
+                Some(blocks) if blocks.is_array() => {
+                    Entries::PerBlock(blocks.elements().map(|entry| entry.keep()).collect())
+                }
+                Some(_) => Entries::Malformed,
+            },
+            envelope: envelope.keep(),
+        });
+    }
+
+    /// Finds the partial of a chunk's index.
+    #[inline]
+    fn find<V: Value<Kept = K>>(&self, carrier: &V) -> Result<Place> {
+        let index = Index::of(carrier, self.partials.len())?;
+        // Most fragments go to the block of the fragment before them.
+        let at = match self.partials.get(self.last) {
+            Some(partial) if partial.index == index => Some(self.last),
+            _ => self.places.get(&index).copied(),
+        };
+        Ok(match at {
+            Some(at) => Place::Known(at),
+            None => Place::New(index),
+        })
+    }
+
+    fn is_closed(&self, place: &Place) -> bool {
+        match place {
+            Place::Known(at) => self
+                .partials
+                .get(*at)
+                .is_some_and(|partial| partial.closed.is_some()),
+            Place::New(_) => false,
+        }
+    }
+
+    /// The partial at a place, made at the end of the order if it is new. Never None.
+    fn ensure(&mut self, place: Place, block_type: BlockType) -> Option<&mut Partial<K>> {
+        self.last = match place {
+            Place::Known(at) => at,
+            Place::New(index) => {
+                let at = self.partials.len();
+                self.places.insert(index.clone(), at);
+                self.partials.push(Partial {
+                    index,
+                    block_type,
+                    text: Vec::new(),
+                    text_is_visible: false,
+                    call_id: None,
+                    call_name: None,
+                    arguments: Vec::new(),
+                    closed: None,
+                });
+                at
+            }
+        };
+        self.partials.get_mut(self.last)
+    }
+
+    /// Whether the block is removed because the answer was cut off at a limit. Spec 20 §6.1.
+    fn is_pruned(&self, partial: &Partial<K>) -> bool {
+        self.is_cut && partial.block_type() == BlockType::ToolCall
+    }
+
+    /// The kept blocks.
+    ///
+    /// # Errors
+    /// A stream error if a block of unknown type is still open.
+    pub fn blocks(&self) -> Result<Vec<Block<'_, K>>> {
+        let mut blocks = Vec::new();
+        for partial in &self.partials {
+            // A pruned block is assembled too, because all have to be closed or known.
+            let block = partial.assemble()?;
+            if !self.is_pruned(partial) {
+                blocks.push(block);
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// The visible text and reasoning blocks of an interrupted attempt.
+    ///
+    /// # Errors
+    /// None: blocks of these types can be assembled whether open or closed.
+    pub fn interrupted_blocks(&self) -> Result<Vec<Block<'_, K>>> {
+        let is_kept = |partial: &&Partial<K>| {
+            matches!(partial.block_type(), BlockType::Text | BlockType::Reasoning)
+                && partial
+                    .closed
+                    .as_ref()
+                    .map_or(partial.text_is_visible, |closed| closed.is_visible)
+        };
+        self.partials
+            .iter()
+            .filter(is_kept)
+            .map(Partial::assemble)
+            .collect()
+    }
+
+    /// The last usage.
+    pub fn usage(&self) -> Option<&K> {
+        self.usage.as_ref()
+    }
+
+    /// The last finish reason; if None, it is [`DEFAULT_FINISH`].
+    pub fn finish(&self) -> Option<&K> {
+        self.finish.as_ref()
+    }
+
+    /// The replay state that fits the kept blocks.
+    ///
+    /// # Errors
+    /// As for [`Assembler::blocks`].
+    pub fn replay_state(&self) -> Result<ReplayState<'_, K>> {
+        for partial in &self.partials {
+            partial.assemble()?;
+        }
+        let Some(replay) = &self.replay else {
+            return Ok(ReplayState::Absent);
+        };
+        let entries = match &replay.entries {
+            Entries::None => return Ok(ReplayState::Whole(&replay.envelope)),
+            Entries::PerBlock(entries) if entries.len() == self.partials.len() => entries,
+            Entries::PerBlock(_) | Entries::Malformed => return Ok(ReplayState::Absent),
+        };
+        if !self.partials.iter().any(|partial| self.is_pruned(partial)) {
+            return Ok(ReplayState::Whole(&replay.envelope));
+        }
+        let kept = self
+            .partials
+            .iter()
+            .zip(entries)
+            .filter(|(partial, _)| !self.is_pruned(partial));
+        Ok(ReplayState::Pruned {
+            response: replay.response.as_ref(),
+            blocks: kept.map(|(_, entry)| entry).collect(),
+        })
+    }
+}
+
+/// Key and value of the finish reason of a stream without one. Spec 20 §6.1.
+pub const DEFAULT_FINISH: (Word, Word) = (Word::Kind, Word::Stop);

@@ -1,0 +1,25 @@
+//! Embedded assistant streams: records, timed chunks, readers, blocks. Spec 20.
+//!
+//! Every rule is here once, for every kind of [`Value`].
+
+mod assemble;
+mod chunk;
+mod expand;
+mod pack;
+mod readers;
+mod record;
+mod value;
+
+pub use assemble::{Assembler, Block, CallId, DEFAULT_FINISH, ReplayState};
+pub use chunk::{ChunkType, RunKind};
+pub use expand::expand_to_json;
+pub use pack::{Packed, PackedRun, Packer};
+pub use readers::{
+    chunk_has_visible_text, chunks_of, first_token_time, has_visible_content, has_visible_text,
+    is_token_delta, is_visible_chunk, last_chunk, run_first_token_time, run_first_visible_time,
+    text_fragments,
+};
+pub use record::{
+    Record, RecordFault, Run, StreamCounts, check_stream, records, validate_nth, validate_record,
+};
+pub use value::{Value, Word};
