@@ -1,0 +1,443 @@
+"""The kernel interface: what `_native` and `_pure` both provide, with equal results.
+
+Values follow the JSON model of 10 §1: integers up to 2^53 in size are `int`, all other numbers
+and -0 are `float`, strings keep lone surrogates, an object is a `dict` with the last value of a
+repeated key at the key's first place. `Buffer` is any contiguous bytes-like object.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+from typing_extensions import Buffer
+
+from dsh_codec._types import (
+    FileScan,
+    FrameScan,
+    Header,
+    Mode,
+    PlainPiece,
+    Row,
+    ScanResult,
+    SeqCodec,
+    TimedChunk,
+)
+
+# --- json (10 §1) ---
+
+def parse(data: Buffer, /, *, max_depth: int = 1024) -> Any:
+    """Parse one JSON text.
+
+    Args:
+        data: UTF-8; each maximal ill-formed part is read as one U+FFFD.
+        max_depth: Nested arrays and objects that are allowed.
+
+    Returns:
+        The value, see the table above.
+
+    Raises:
+        JsonSyntaxError: The text is not JSON; `.offset` is the byte where it stops to be.
+        LimitExceededError: The nesting is deeper than `max_depth`.
+
+    Note:
+        Linear, not recursive. Spec: 10 §1.
+    """
+
+def dump(value: Any, /, *, max_depth: int = 1024) -> bytes:
+    r"""Write a value as compact JSON.
+
+    Args:
+        value: None, bool, int, float, str, list, tuple or dict with `str` keys.
+        max_depth: Nested arrays and objects that are allowed (a cycle exceeds any).
+
+    Returns:
+        UTF-8 without a line feed: index-like keys first, numbers in JavaScript's spelling, -0
+        as `0`, numbers that are not finite as `null`, lone surrogates as `\udxxx`.
+
+    Raises:
+        TypeError: A value of another type.
+        LimitExceededError: The nesting is deeper than `max_depth`.
+
+    Note:
+        Linear, not recursive. Spec: 10 §1.1.
+    """
+
+# --- stream (20) ---
+
+class Packer:
+    """Accumulator that packs timed chunks into records as they arrive. Spec: 20 §3."""
+
+    def __init__(self) -> None: ...
+    def push(self, time: int, chunk: Mapping[str, Any], /) -> None:
+        """Add one chunk.
+
+        Args:
+            time: Milliseconds since the Unix epoch, a safe integer (`10.0` is one).
+            chunk: The chunk; copied where it is kept.
+
+        Raises:
+            UnknownChunkError: The chunk's type is not one of 20 §1, or `chunk` is a string,
+                number, boolean or array.
+            StreamError: Any other rule of 20 §3. Nothing has changed then; `.record` is the
+                number of chunks accepted so far.
+        """
+
+    def extend(self, timed: Iterable[TimedChunk | Mapping[str, Any]], /) -> None:
+        """Add many chunks: `TimedChunk`, pairs, or objects with `time` and `chunk`.
+
+        Raises:
+            StreamError: As for `push`; the chunks before the refused one have been added.
+        """
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Return the records so far, detached from the packer. Key order of 20 §2."""
+
+def pack(timed: Iterable[TimedChunk | Mapping[str, Any]], /) -> list[dict[str, Any]]:
+    """Pack timed chunks into records: `Packer`, `extend`, `snapshot` in one call.
+
+    Raises:
+        StreamError: A chunk is refused; `.record` is its index.
+    """
+
+def expand(records: Sequence[Mapping[str, Any]], /) -> list[TimedChunk]:
+    """Expand records into timed chunks, checking every rule of 20 §4.
+
+    Returns:
+        The chunks in order; times in milliseconds. Fresh objects, but for the chunks of raw
+        `chunk` records, which are those of the records.
+
+    Raises:
+        StreamError: A record breaks a rule (`.record` is its index), or `records` is no list.
+    """
+
+def iter_expand(records: Sequence[Mapping[str, Any]], /) -> Iterator[TimedChunk]:
+    """Yield what `expand` returns, one record at a time.
+
+    Raises:
+        StreamError: When a bad record is reached, after the chunks of those before it.
+    """
+
+def first_token_time(records: Sequence[Mapping[str, Any]], /) -> int | None:
+    """Return the time in milliseconds of the first token, or None. Spec: 20 §5."""
+
+def has_visible_content(records: Sequence[Mapping[str, Any]], /) -> bool:
+    """Whether any chunk or run shows something. Spec: 20 §5."""
+
+def has_visible_text(records: Sequence[Mapping[str, Any]], /) -> bool:
+    """Whether any answer text is more than white space. Spec: 20 §5."""
+
+def join_text(records: Sequence[Mapping[str, Any]], /) -> str:
+    """Return all text deltas joined, split surrogate pairs fused. Spec: 20 §5, §8.2."""
+
+def last_chunk(
+    records: Sequence[Mapping[str, Any]], type: str, /
+) -> dict[str, Any] | None:
+    """Return the last raw chunk of a type, or None. Spec: 20 §5."""
+
+def chunks_of(
+    records: Sequence[Mapping[str, Any]], type: str, /
+) -> list[dict[str, Any]]:
+    """Return all raw chunks of a type, in order. Spec: 20 §5."""
+
+def run_first_token_time(record: Mapping[str, Any], /) -> int | None:
+    """Return the time in milliseconds of the first token of a run, or None. Spec: 20 §5."""
+
+def run_first_visible_time(record: Mapping[str, Any], /) -> int | None:
+    """Return the time in milliseconds of a run's first visible member, or None. Spec: 20 §5."""
+
+def is_token_delta(chunk: Mapping[str, Any], /) -> bool:
+    """Whether the chunk is a token delta. Spec: 20 §5."""
+
+def is_visible_chunk(chunk: Mapping[str, Any], /) -> bool:
+    """Whether the chunk shows something. Spec: 20 §5."""
+
+def chunk_has_visible_text(chunk: Mapping[str, Any], /) -> bool:
+    """Whether the chunk holds answer text that is more than white space. Spec: 20 §5."""
+
+class Assembler:
+    """Block assembler. Spec: 20 §6."""
+
+    def __init__(self) -> None: ...
+    def push(self, chunk: Mapping[str, Any], /) -> None:
+        """Add one chunk.
+
+        Raises:
+            UnknownChunkError: The chunk's type is not one of 20 §1.
+            StreamError: The chunk cannot be assembled (20 §8.5).
+        """
+
+    def push_records(self, records: Sequence[Mapping[str, Any]], /) -> None:
+        """Add the chunks of records, each run as one delta. Records are not validated.
+
+        Raises:
+            StreamError: As for `push`.
+        """
+
+    def blocks(self) -> list[dict[str, Any]]:
+        """Return the kept blocks.
+
+        Raises:
+            StreamError: A block of unknown type is still open.
+        """
+
+    def interrupted_blocks(self) -> list[dict[str, Any]]:
+        """Return the visible text and reasoning blocks of an interrupted attempt."""
+
+    def usage(self, default: Any = None, /) -> Any:
+        """Return the last usage, or `default` if there was none."""
+
+    def finish(self) -> Any:
+        """Return the last finish reason, or `{"kind": "stop"}` if there was none."""
+
+    def replay_state(self, default: Any = None, /) -> Any:
+        """Return the replay state aligned with the kept blocks, or `default` if absent.
+
+        Raises:
+            StreamError: A block of unknown type is still open.
+        """
+
+# --- rows (10 §4 to §6, §8; 30 §6) ---
+
+def parse_header(line: Buffer, /, *, generation: int | None = None) -> Header:
+    """Parse a header row.
+
+    Args:
+        line: The row, its one line feed at the end included.
+        generation: 4: the reading order of a native v4 scan (10 §4.1). None: the version
+            decides (10 §4.3). 0 to 3: the version must be this one.
+
+    Raises:
+        NewerFormatError: The version is above 4.
+        UnsupportedError: `generation` is 4 and the version is a smaller number.
+        HeaderError: Any other rule of 10 §4.
+    """
+
+def encode_seqs(values: Sequence[int], /) -> list[Any]:
+    """Return the range form of `sourceEventSeqs`. Spec: 10 §6."""
+
+def decode_seqs(
+    value: Any, /, *, codec: SeqCodec = "v2", max_entries: int = 9007199254740991
+) -> list[int]:
+    """Return the seqs of a range form.
+
+    Args:
+        value: The physical value.
+        codec: `v2` for rows of generations 2 to 4, `v0` for 0 and 1, `session` for the
+            free-standing decoder.
+        max_entries: Seq of the owning event.
+
+    Raises:
+        RowError: The value breaks a rule of 10 §6; with codec `session` a `StreamError`.
+    """
+
+def admit(event: Any, /) -> None:
+    """Check row admission of generation 4.
+
+    Raises:
+        UnsupportedError: Rule C1.
+        RowError: Rules A to F; `.rule` names it. Spec: 30 §6.
+    """
+
+def encode_event(event: Mapping[str, Any], /) -> bytes:
+    """Write one logical event as a row of generation 4, without its line feed.
+
+    Raises:
+        UnsupportedError, RowError: Row admission refuses it (30 §6), or `sourceEventSeqs` is
+            no list. Spec: 10 §5.1.
+    """
+
+class RowScanner:
+    """Incremental scan of the plaintext of a log: header, rows, seqs. Spec: 10 §8.
+
+    The result does not depend on how the text is cut into pieces. After an error every further
+    call raises it again.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Mode = "recoverable",
+        generation: int | None = None,
+        check_streams: bool = False,
+        max_row_bytes: int = 268435456,
+        max_depth: int = 1024,
+        max_packed_events: int = 16777216,
+    ) -> None:
+        """Prepare a scan.
+
+        Args:
+            mode: `strict` raises at the first issue; `recoverable` stops accepting rows.
+            generation: As for `parse_header`.
+            check_streams: Whether every stream record is checked by 20 §4 and counted.
+            max_row_bytes: Bytes in one row, line feed included.
+            max_depth: Nested arrays and objects in a row.
+            max_packed_events: Events of one packed row.
+        """
+
+    @property
+    def header(self) -> Header | None:
+        """The header, once its row is complete."""
+
+    @property
+    def event_count(self) -> int:
+        """Accepted events."""
+
+    @property
+    def committed_bytes(self) -> int:
+        """Plaintext offset behind the last accepted row; 0 before the header."""
+
+    @property
+    def fed_bytes(self) -> int:
+        """Plaintext bytes fed."""
+
+    @property
+    def issue_row(self) -> int | None:
+        """Row of the recorded issue, from 1; None while there is none."""
+
+    def feed(self, data: Buffer, /) -> list[Row]:
+        """Take the next bytes and return the rows that they complete and that are accepted.
+
+        Raises:
+            HeaderError, NewerFormatError, UnsupportedError: The header is refused.
+            RowError, SeqGapError: A row is refused (admission, strict mode, or damage before
+                a later `turn/end`); `.line`, `.offset` and `.seq` are set.
+            LimitExceededError: A row exceeds a limit.
+        """
+
+    def end_frame(self) -> None:
+        """Say that a complete frame ends here. The first must be exactly the header row.
+
+        Raises:
+            HeaderError, FrameError: It is not (10 §7.2).
+        """
+
+    def end_complete_frames(self) -> None:
+        """Say that the last complete frame ended, before a torn one is fed.
+
+        Raises:
+            HeaderError: There was no header.
+            RowError: A row is incomplete, or (generation 4) not all text is committed
+                (10 §8.3 step 2; §8.5 for older generations).
+        """
+
+    def finish(self) -> ScanResult:
+        """End the scan. An unfinished last line is not a row and is ignored.
+
+        Raises:
+            HeaderError: There was no complete header row.
+            RowError: The marker rule (10 §4.4), `.rule` is `10 §4.4`; in generations 0 and 1
+                the cut exceeds the events (10 §4.2).
+        """
+
+# --- container (10 §7) ---
+
+def scan_frames(data: Buffer, /, *, max_frames: int | None = None) -> FrameScan:
+    """Find the frames of a Zstandard file by structure, without decoding.
+
+    Args:
+        data: The file's bytes.
+        max_frames: Stop after this many complete frames; what follows is not looked at.
+
+    Raises:
+        FrameError: A frame is malformed, or the bytes are no frame; `.offset` is the start of
+            the frame, `.frame` its number. Spec: 10 §7.3.
+    """
+
+class FrameScanner:
+    """`scan_frames` for a file that arrives in pieces. Keeps no input."""
+
+    def __init__(self) -> None: ...
+    def feed(self, data: Buffer, /) -> list[tuple[int, int]]:
+        """Take the next bytes and return the ranges of the frames that they complete.
+
+        Raises:
+            FrameError: As for `scan_frames`.
+        """
+
+    def finish(self) -> int | None:
+        """Return the offset of a torn last frame, or None."""
+
+class FrameReader:
+    """Incremental decoder of complete frames; one decompression context for all of them."""
+
+    def __init__(self, *, max_frame_plain_bytes: int = 1073741824) -> None: ...
+    def feed(self, data: Buffer, /) -> None:
+        """Give the next bytes of the file. All pieces of the last ones must have been read."""
+
+    def read(self) -> PlainPiece | None:
+        """Return the next piece of plaintext, at most 1 MiB; None when more bytes are needed.
+
+        Raises:
+            FrameError: Bad block, bad checksum, a window above 2^27 bytes, a skippable frame,
+                a dictionary, or no frame at all; `.offset` is the frame's start.
+            LimitExceededError: A frame holds more than `max_frame_plain_bytes`.
+        """
+
+    @property
+    def frame_count(self) -> int:
+        """Frames decoded to their end."""
+
+def encode_frame(data: Buffer, /, *, level: int = 3) -> bytes:
+    """Compress one batch as one frame, byte for byte as the harness does.
+
+    Returns:
+        A frame with checksum and 2 MiB window, without content size (70 §1); other levels keep
+        these parameters.
+    """
+
+def recover_tail(data: Buffer, /, *, max_plain_bytes: int = 1073741824) -> bytes:
+    """Return the plaintext that a torn last frame still yields.
+
+    Args:
+        data: The file's bytes from the start of the torn frame.
+        max_plain_bytes: Bytes of plaintext that are allowed.
+
+    Returns:
+        All that a streaming decoder gives; empty if it reports an error. Spec: 10 §7.4.
+
+    Raises:
+        LimitExceededError: There is more than `max_plain_bytes`.
+    """
+
+# --- bulk ---
+
+def check_bytes(
+    data: Buffer,
+    /,
+    *,
+    mode: Mode = "recoverable",
+    generation: int | None = None,
+    max_row_bytes: int = 268435456,
+    max_frame_plain_bytes: int = 1073741824,
+    max_depth: int = 1024,
+    max_packed_events: int = 16777216,
+) -> FileScan:
+    """Scan a whole log in memory: container, rows, seqs, every stream record (level `scan`).
+
+    The container is told by the first bytes. A strict scan stops before a torn frame and does
+    not fail; `torn_start` and `truncate_to` say where it is.
+
+    Raises:
+        DshCodecError: The subclass that the first refusal has, with its place.
+
+    Note:
+        One pass, the GIL released. Spec: 10 §8, 20 §4.
+    """
+
+def check_file(
+    path: str | PathLike[str],
+    /,
+    *,
+    mode: Mode = "recoverable",
+    generation: int | None = None,
+    max_row_bytes: int = 268435456,
+    max_frame_plain_bytes: int = 1073741824,
+    max_depth: int = 1024,
+    max_packed_events: int = 16777216,
+) -> FileScan:
+    """`check_bytes` for a file, in bounded memory. Errors carry the path.
+
+    Raises:
+        OSError: The system refuses to open or read it.
+        DshCodecError: As for `check_bytes`.
+    """

@@ -1,0 +1,67 @@
+"""The kernel in Python: the reference beside the spec. Interface: `_kernel.pyi`."""
+
+from dsh_codec._pure.admission import admit
+from dsh_codec._pure.bulk import check_bytes, check_file
+from dsh_codec._pure.frame import (
+    FrameReader,
+    FrameScanner,
+    encode_frame,
+    recover_tail,
+    scan_frames,
+)
+from dsh_codec._pure.header import parse_header
+from dsh_codec._pure.json import dump, parse
+from dsh_codec._pure.row import RowScanner, encode_event
+from dsh_codec._pure.seqs import decode_seqs, encode_seqs
+from dsh_codec._pure.stream import (
+    Assembler,
+    Packer,
+    chunk_has_visible_text,
+    chunks_of,
+    expand,
+    first_token_time,
+    has_visible_content,
+    has_visible_text,
+    is_token_delta,
+    is_visible_chunk,
+    iter_expand,
+    join_text,
+    last_chunk,
+    pack,
+    run_first_token_time,
+    run_first_visible_time,
+)
+
+__all__ = [
+    "Assembler",
+    "FrameReader",
+    "FrameScanner",
+    "Packer",
+    "RowScanner",
+    "admit",
+    "check_bytes",
+    "check_file",
+    "chunk_has_visible_text",
+    "chunks_of",
+    "decode_seqs",
+    "dump",
+    "encode_event",
+    "encode_frame",
+    "encode_seqs",
+    "expand",
+    "first_token_time",
+    "has_visible_content",
+    "has_visible_text",
+    "is_token_delta",
+    "is_visible_chunk",
+    "iter_expand",
+    "join_text",
+    "last_chunk",
+    "pack",
+    "parse",
+    "parse_header",
+    "recover_tail",
+    "run_first_token_time",
+    "run_first_visible_time",
+    "scan_frames",
+]

@@ -1,0 +1,230 @@
+"""Scans of whole logs: container, rows, seqs, every stream record. Spec: 10 §8, 20 §4."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Protocol
+
+from dsh_codec._pure.buffer import pieces_of, view_of
+from dsh_codec._pure.frame import (
+    MAGIC,
+    PIECE_BYTES,
+    SKIPPABLE_MAGIC,
+    FrameReader,
+    FrameScanner,
+    TailError,
+    decode_tail,
+)
+from dsh_codec._pure.row import RowScanner
+from dsh_codec._types import FileScan, Mode
+from dsh_codec.errors import CorruptLogError, DshCodecError, LimitExceededError
+from dsh_codec.limits import (
+    MAX_DEPTH,
+    MAX_FRAME_PLAIN_BYTES,
+    MAX_PACKED_EVENTS,
+    MAX_ROW_BYTES,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Buffer
+
+_MAGIC_BYTES: Final = MAGIC.to_bytes(4, "little")
+
+
+class _Options(NamedTuple):
+    mode: Mode
+    generation: int | None
+    max_row_bytes: int
+    max_frame_plain_bytes: int
+    max_depth: int
+    max_packed_events: int
+
+    def scanner(self) -> RowScanner:
+        return RowScanner(
+            mode=self.mode,
+            generation=self.generation,
+            check_streams=True,
+            max_row_bytes=self.max_row_bytes,
+            max_depth=self.max_depth,
+            max_packed_events=self.max_packed_events,
+        )
+
+
+class _Source(Protocol):
+    """Where the bytes of a log are."""
+
+    size: int
+
+    def pieces(self, start: int, end: int) -> Iterator[bytes]:
+        """Yield the bytes of a range, at most 1 MiB at once."""
+
+
+class _Memory:
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self.size = len(view)
+
+    def pieces(self, start: int, end: int) -> Iterator[bytes]:
+        return pieces_of(self._view[start:end], PIECE_BYTES)
+
+
+class _File:
+    """An open file, as long as it was when it was opened."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = file.seek(0, os.SEEK_END)
+
+    def pieces(self, start: int, end: int) -> Iterator[bytes]:
+        self._file.seek(start)
+        while start < end:
+            piece = self._file.read(min(PIECE_BYTES, end - start))
+            if not piece:
+                message = f"the file became shorter than {end} bytes while it was read"
+                raise CorruptLogError(message)
+            start += len(piece)
+            yield piece
+
+
+def check_bytes(
+    data: Buffer,
+    /,
+    *,
+    mode: Mode = "recoverable",
+    generation: int | None = None,
+    max_row_bytes: int = MAX_ROW_BYTES,
+    max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
+    max_depth: int = MAX_DEPTH,
+    max_packed_events: int = MAX_PACKED_EVENTS,
+) -> FileScan:
+    """Scan a whole log in memory. See `_kernel.pyi`."""
+    options = _Options(
+        mode,
+        generation,
+        max_row_bytes,
+        max_frame_plain_bytes,
+        max_depth,
+        max_packed_events,
+    )
+    return _check(_Memory(view_of(data)), options)
+
+
+def check_file(
+    path: str | os.PathLike[str],
+    /,
+    *,
+    mode: Mode = "recoverable",
+    generation: int | None = None,
+    max_row_bytes: int = MAX_ROW_BYTES,
+    max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
+    max_depth: int = MAX_DEPTH,
+    max_packed_events: int = MAX_PACKED_EVENTS,
+) -> FileScan:
+    """`check_bytes` for a file, in bounded memory. See `_kernel.pyi`."""
+    options = _Options(
+        mode,
+        generation,
+        max_row_bytes,
+        max_frame_plain_bytes,
+        max_depth,
+        max_packed_events,
+    )
+    with Path(path).open("rb") as file:
+        try:
+            return _check(_File(file), options)
+        except DshCodecError as error:
+            raise error.located(path=path) from None
+
+
+def _check(source: _Source, options: _Options) -> FileScan:
+    scanner = options.scanner()
+    head = b"".join(source.pieces(0, min(4, source.size)))
+    if _is_zstandard(head):
+        return _check_zstandard(source, scanner, options)
+    for piece in source.pieces(0, source.size):
+        scanner.feed(piece)
+    result = scanner.finish()
+    committed = result.committed_bytes
+    return FileScan(
+        scan=result,
+        compression="none",
+        file_bytes=source.size,
+        plain_bytes=source.size,
+        frame_count=None,
+        torn_start=None,
+        truncate_to=committed if committed < source.size else None,
+        recovered_count=0,
+    )
+
+
+def _is_zstandard(head: bytes) -> bool:
+    """Whether the first bytes are those of a Zstandard file, be it a cut or forbidden one."""
+    if int.from_bytes(head, "little") & ~0xF == SKIPPABLE_MAGIC:
+        return True
+    return head != b"" and _MAGIC_BYTES.startswith(head)
+
+
+def _check_zstandard(
+    source: _Source, scanner: RowScanner, options: _Options
+) -> FileScan:
+    """Scan a Zstandard file by the steps of 10 §8.3."""
+    # A pass over the structure comes first: which frame is the last decides what a row may do.
+    frames = FrameScanner()
+    for piece in source.pieces(0, source.size):
+        frames.feed(piece)
+    torn_start = frames.finish()
+    complete_end = source.size if torn_start is None else torn_start
+
+    reader = FrameReader(max_frame_plain_bytes=options.max_frame_plain_bytes)
+    for piece in source.pieces(0, complete_end):
+        reader.feed(piece)
+        while (plain := reader.read()) is not None:
+            try:
+                scanner.feed(plain.data)
+                if plain.last:
+                    scanner.end_frame()
+            except DshCodecError as error:
+                raise error.located(frame=plain.frame) from None
+    scanner.end_complete_frames()
+    plain_bytes, event_count = scanner.fed_bytes, scanner.event_count
+
+    if torn_start is not None and options.mode == "recoverable":
+        for data in _tail(source, torn_start, options.max_frame_plain_bytes):
+            scanner.feed(data)
+    return FileScan(
+        scan=scanner.finish(),
+        compression="zstd",
+        file_bytes=source.size,
+        plain_bytes=plain_bytes,
+        frame_count=reader.frame_count,
+        torn_start=torn_start,
+        truncate_to=torn_start,
+        recovered_count=scanner.event_count - event_count,
+    )
+
+
+def _tail(source: _Source, start: int, max_frame_plain_bytes: int) -> Iterator[bytes]:
+    """Yield the plaintext of a torn frame, nothing if its decoding ends in an error.
+
+    It is decoded twice, because an error at its end must keep all of it out of the log, and
+    because it must not be kept in memory.
+    """
+    size = 0
+    try:
+        for plain in decode_tail(source.pieces(start, source.size)):
+            size += len(plain)
+            if size > max_frame_plain_bytes:
+                message = (
+                    f"the torn frame holds more than {max_frame_plain_bytes} bytes of "
+                    "plaintext; raise max_frame_plain_bytes"
+                )
+                places = (None, None, start, None, None, None)
+                raise LimitExceededError(
+                    message, *places, "max_frame_plain_bytes", max_frame_plain_bytes
+                )
+    except TailError:
+        return
+    yield from decode_tail(source.pieces(start, source.size))

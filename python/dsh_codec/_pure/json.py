@@ -1,0 +1,495 @@
+"""The JSON model: texts to values and back. Spec: 10 §1.
+
+`parse` has three readers for one grammar. The quick ones are used only where they cannot
+differ from the third, `_Reader`, which is iterative, knows every rule, and says where a text
+stops to be JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from dsh_codec._pure.buffer import bytes_of
+from dsh_codec._pure.quote import quote
+from dsh_codec.errors import JsonSyntaxError, LimitExceededError
+from dsh_codec.values import fuse, is_negative_zero
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from typing_extensions import Buffer
+
+_quick_parse: Callable[[bytes], Any] | None
+try:
+    import orjson
+except ImportError:  # The standard reader does all of it, only slower.
+    _quick_parse = None
+else:
+    _quick_parse = orjson.loads
+
+RULE: Final = "10 §1"
+
+ORJSON_DEPTH: Final = 1024
+"""Nested arrays and objects that orjson accepts; it refuses more by itself."""
+
+STANDARD_DEPTH: Final = 64
+"""Nested arrays and objects that the standard reader, which recurses, is given."""
+
+MAX_INDEX_KEY: Final = 4_294_967_294
+"""Largest key that counts as an array index. Spec: 10 §1."""
+
+EXACT_INTEGER: Final = 2**53
+"""Integer literals up to this size become `int`. Spec: design, section 2.1."""
+
+# Where orjson and the JSON model differ: -0 in integer spelling, integers of 2^53 and above.
+_DIFFERS: Final = re.compile(rb"-0|[0-9]{16}")
+
+# --- parse ---
+
+
+def parse(data: Buffer, /, *, max_depth: int = 1024) -> Any:
+    """Parse one JSON text. See `_kernel.pyi`."""
+    raw = bytes_of(data)
+    openers = raw.count(b"[") + raw.count(b"{")
+    if (
+        _quick_parse is not None
+        and (openers <= max_depth or max_depth >= ORJSON_DEPTH)
+        and _DIFFERS.search(raw) is None
+    ):
+        try:
+            return _quick_parse(raw)
+        except ValueError:
+            # Not JSON, or lone surrogates, ill-formed UTF-8, 1e400, more than 1024 levels.
+            pass
+    shallow = min(STANDARD_DEPTH, max_depth)
+    if openers <= shallow or _nesting(raw) <= shallow:
+        try:
+            return _DECODER.decode(raw.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            pass
+    return _Reader(raw, max_depth).read()
+
+
+def integer(digits: str) -> int | float:
+    """Return the value of an integer literal. Spec: 10 §1, design 2.1."""
+    if len(digits) <= 17:
+        value = int(digits)
+        if value == 0 and digits[0] == "-":
+            return -0.0
+        if -EXACT_INTEGER <= value <= EXACT_INTEGER:
+            return value
+    return float(
+        digits
+    )  # Not by way of int, which takes quadratic time for long literals.
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)  # NaN and Infinity are no JSON.
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=integer, parse_constant=_refuse_constant)
+
+# The quantifiers are possessive: a text that does not match is left in linear time.
+_STRING_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+def _nesting(raw: bytes) -> int:
+    """Return how deep the arrays and objects of a text are nested; exact for valid JSON."""
+    brackets = _STRING_TOKEN.sub(b"", raw).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+_BLANKS: Final = re.compile(rb"[ \t\n\r]*+")
+_NUMBER: Final = re.compile(
+    rb"-?(?:0|[1-9][0-9]*+)(?P<fraction>\.[0-9]++)?(?P<exponent>[eE][+-]?[0-9]++)?"
+)
+_STRING_BODY: Final = re.compile(
+    rb'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'
+)
+_ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
+_SHORT_ESCAPES: Final = {
+    '"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
+}  # fmt: skip
+_LITERALS: Final = {
+    b"t": (b"true", True),
+    b"f": (b"false", False),
+    b"n": (b"null", None),
+}
+_HEX: Final = b"0123456789abcdefABCDEF"
+
+
+def _unescape(escape: re.Match[str]) -> str:
+    code, short = escape.groups()
+    return chr(int(code, 16)) if code is not None else _SHORT_ESCAPES[short]
+
+
+class _Reader:
+    """Iterative parser over bytes.
+
+    An error is at the first byte with which the text is no beginning of a JSON text any more;
+    at the end of the data if more is needed.
+    """
+
+    def __init__(self, raw: bytes, max_depth: int) -> None:
+        self._raw = raw
+        self._max_depth = max_depth
+        self._at = 0
+
+    def read(self) -> Any:
+        """Read the whole text."""
+        open_containers: list[list[Any] | dict[str, Any]] = []
+        open_keys: list[str] = []  # The key whose value is being read, per open object.
+        self._skip_blanks()
+        while True:
+            byte = self._byte()
+            value: Any
+            if byte in (b"[", b"{"):
+                if len(open_containers) >= self._max_depth:
+                    self._refuse_depth()
+                value = [] if byte == b"[" else {}
+                self._at += 1
+                self._skip_blanks()
+                if self._byte() != (b"]" if byte == b"[" else b"}"):
+                    open_containers.append(value)
+                    if byte == b"{":
+                        open_keys.append(self._key())
+                    continue
+                self._at += 1
+            else:
+                value = self._scalar(byte)
+            # The value is complete: so may be the containers around it.
+            while True:
+                self._skip_blanks()
+                if not open_containers:
+                    if self._at < len(self._raw):
+                        self._refuse("unexpected text behind the value")
+                    return value
+                container = open_containers[-1]
+                separator = self._byte()
+                if type(container) is list:
+                    container.append(value)
+                    if separator == b",":
+                        break
+                    if separator != b"]":
+                        self._refuse("expected ',' or ']' in an array")
+                else:
+                    container[open_keys.pop()] = value  # type: ignore[call-overload]
+                    if separator == b",":
+                        break
+                    if separator != b"}":
+                        self._refuse("expected ',' or '}' in an object")
+                self._at += 1
+                value = open_containers.pop()
+            self._at += 1
+            self._skip_blanks()
+            if type(container) is dict:
+                open_keys.append(self._key())
+
+    def _byte(self) -> bytes:
+        return self._raw[self._at : self._at + 1]
+
+    def _skip_blanks(self) -> None:
+        blanks = _BLANKS.match(self._raw, self._at)
+        if blanks is not None:
+            self._at = blanks.end()
+
+    def _key(self) -> str:
+        if self._byte() != b'"':
+            self._refuse("expected a string as key of an object")
+        key = self._string()
+        self._skip_blanks()
+        if self._byte() != b":":
+            self._refuse("expected ':' behind a key")
+        self._at += 1
+        self._skip_blanks()
+        return key
+
+    def _scalar(self, byte: bytes) -> Any:
+        if byte == b'"':
+            return self._string()
+        if byte in _LITERALS:
+            return self._literal(*_LITERALS[byte])
+        if byte and byte in b"-0123456789":
+            return self._number()
+        return self._refuse("expected a value")
+
+    def _string(self) -> str:
+        start = self._at + 1
+        body = _STRING_BODY.match(self._raw, start)
+        end = start if body is None else body.end()
+        self._at = end
+        if self._byte() != b'"':
+            self._refuse_string()
+        self._at = end + 1
+        # Quotes, backslashes and escapes are ASCII, so no ill-formed part reaches over them.
+        text = self._raw[start:end].decode("utf-8", "replace")
+        return fuse(_ESCAPE.sub(_unescape, text)) if "\\" in text else text
+
+    def _refuse_string(self) -> NoReturn:
+        if self._byte() == b"\\":
+            self._at += 1
+            if self._byte() == b"u":
+                self._at += 1
+                while self._byte() and self._byte() in _HEX:
+                    self._at += 1
+                self._refuse("expected four hexadecimal digits in an escape")
+            self._refuse("unknown escape in a string")
+        if self._byte():
+            self._refuse("control character in a string")
+        self._refuse("string without its closing quote")
+
+    def _literal(self, word: bytes, value: Any) -> Any:
+        for expected in word:
+            if self._byte() != bytes((expected,)):
+                self._refuse(f"expected {word.decode()}")
+            self._at += 1
+        return value
+
+    def _number(self) -> int | float:
+        number = _NUMBER.match(self._raw, self._at)
+        if number is None:
+            self._at += 1
+            self._refuse("expected a digit behind '-'")
+        self._at = number.end()
+        byte = self._byte()
+        whole = number["fraction"] is None and number["exponent"] is None
+        if whole and byte == b".":
+            self._at += 1
+            self._refuse("expected a digit behind the decimal point")
+        if number["exponent"] is None and byte in (b"e", b"E"):
+            self._at += 1
+            if self._byte() in (b"+", b"-"):
+                self._at += 1
+            self._refuse("expected a digit in an exponent")
+        digits = number[0].decode()
+        return integer(digits) if whole else float(digits)
+
+    def _refuse(self, what: str) -> NoReturn:
+        found = f"byte 0x{self._raw[self._at]:02x}" if self._byte() else "the end"
+        message = f"not JSON: {what}, found {found}"
+        raise JsonSyntaxError(message, None, None, self._at, None, None, RULE)
+
+    def _refuse_depth(self) -> NoReturn:
+        limit = self._max_depth
+        message = (
+            f"JSON is nested deeper than {limit} arrays and objects; raise max_depth"
+        )
+        raise LimitExceededError(
+            message, None, None, self._at, None, None, None, "max_depth", limit
+        )
+
+
+# --- dump ---
+
+_INDEX_KEY: Final = re.compile("0|[1-9][0-9]{0,9}")
+_LONE_HALF: Final = re.compile("[\ud800-\udfff]")
+_encode_string: Final = json.encoder.encode_basestring
+
+
+def dump(value: Any, /, *, max_depth: int = 1024) -> bytes:
+    """Write a value as compact JSON. See `_kernel.pyi`."""
+    pieces: list[str] = []
+    # The containers being written: their remaining members and their last character.
+    open_containers: list[tuple[Iterator[tuple[str, Any]], str]] = []
+    # A document is the one member, without prefix, of a container that has no brackets.
+    members: Iterator[tuple[str, Any]] = iter([("", value)])
+    closing = ""
+    while True:
+        for prefix, item in members:
+            kind = type(item)
+            if kind is not dict and kind is not list and kind is not tuple:
+                pieces.append(prefix + _scalar_text(item))
+                continue
+            if len(open_containers) >= max_depth:
+                message = (
+                    f"value is nested deeper than {max_depth} arrays and objects (or "
+                    "contains itself); raise max_depth"
+                )
+                raise LimitExceededError(
+                    message, None, None, None, None, None, None, "max_depth", max_depth
+                )
+            open_containers.append((members, closing))
+            if kind is dict:
+                pieces.append(prefix + "{")
+                members, closing = _members(item), "}"
+            else:
+                pieces.append(prefix + "[")
+                members, closing = _elements(item), "]"
+            break
+        else:
+            pieces.append(closing)
+            if not open_containers:
+                break
+            members, closing = open_containers.pop()
+    text = "".join(pieces)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # Two lone halves side by side are one character; quotes keep strings apart.
+        return _LONE_HALF.sub(_escape_half, fuse(text)).encode()
+
+
+def _escape_half(half: re.Match[str]) -> str:
+    return f"\\u{ord(half[0]):04x}"
+
+
+def _elements(array: list[Any] | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    separator = ""
+    for item in array:
+        yield separator, item
+        separator = ","
+
+
+def _members(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    separator = ""
+    for key in _ordered_keys(members):
+        yield f"{separator}{_encode_string(key)}:", members[key]
+        separator = ","
+
+
+def _ordered_keys(members: dict[str, Any]) -> list[str]:
+    """Return the keys in the order of writing: array indexes first, ascending. Spec: 10 §1."""
+    indexes: list[tuple[int, str]] = []
+    others: list[str] = []
+    for key in members:
+        if type(key) is not str:
+            message = f"keys of objects have to be str, not {type(key).__name__}"
+            raise TypeError(message)
+        if _INDEX_KEY.fullmatch(key) and int(key) <= MAX_INDEX_KEY:
+            indexes.append((int(key), key))
+        else:
+            others.append(key)
+    return [key for _, key in sorted(indexes)] + others if indexes else others
+
+
+def _scalar_text(value: Any) -> str:
+    if value is None:
+        return "null"
+    kind = type(value)
+    if kind is str:
+        text: str = _encode_string(value)
+        return text
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is int or kind is float:
+        return number_text(value)
+    message = f"{quote(value)} is no JSON value"
+    raise TypeError(message)
+
+
+def number_text(number: float) -> str:
+    """Return a number in JavaScript's spelling. Spec: 10 §1.1."""
+    if type(number) is int:
+        if -EXACT_INTEGER <= number <= EXACT_INTEGER:
+            return str(number)
+        try:
+            number = float(number)
+        except OverflowError:
+            return "null"
+    if number - number != 0:
+        return "null"  # Infinity or NaN.
+    if number == 0:
+        return "0"
+    sign = "-" if number < 0 else ""
+    # repr gives the shortest digits that round-trip, as JavaScript does; only layout differs.
+    mantissa, _, exponent = repr(abs(number)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    # The value is 0.<digits> times ten to the power of `point`.
+    point = len(digits) - len(fraction) + int(exponent or "0")
+    digits = digits.rstrip("0")
+    if len(digits) <= point <= 21:
+        return sign + digits + "0" * (point - len(digits))
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
+
+
+# --- values that come from the caller ---
+
+
+def copy_lossless(value: Any) -> Any:
+    """Return a deep copy of a lossless JSON value. Spec: 10 §1.2.
+
+    Args:
+        value: A value from the caller, who may hand in anything.
+
+    Returns:
+        The copy; tuples become lists.
+
+    Raises:
+        ValueError: The value holds -0, a number that is not finite, something that is not
+            JSON, or itself; the message says which.
+    """
+    result: list[Any] = []
+    # Per open container: what is left of it, the copy, and its identity.
+    pending: list[tuple[Iterator[tuple[Any, Any]], Any, int]] = [
+        (iter([(None, value)]), result, 0)
+    ]
+    path: set[int] = set()
+    while pending:
+        members, target, identity = pending[-1]
+        for key, item in members:
+            kind = type(item)
+            if kind is dict:
+                copied: Any = {}
+                inner: Iterator[tuple[Any, Any]] = iter(item.items())
+            elif kind is list or kind is tuple:
+                copied = []
+                inner = ((None, element) for element in item)
+            else:
+                _check_scalar(item)
+                copied, inner = item, iter(())
+            if type(target) is list:
+                target.append(copied)
+            elif type(key) is str:
+                target[key] = copied
+            else:
+                message = f"it has a key of type {type(key).__name__}"
+                raise ValueError(message)
+            if copied is not item:
+                if id(item) in path:
+                    message = "it contains itself"
+                    raise ValueError(message)
+                path.add(id(item))
+                pending.append((inner, copied, id(item)))
+                break
+        else:
+            pending.pop()
+            path.discard(identity)
+    return result[0]
+
+
+def _check_scalar(value: Any) -> None:
+    """Refuse a scalar that lossless JSON does not have.
+
+    Raises:
+        ValueError: See `copy_lossless`.
+    """
+    kind = type(value)
+    if value is None or kind is bool or kind is str:
+        return
+    if kind is int:
+        try:
+            float(value)
+        except OverflowError:
+            message = "it holds a number that is not finite"
+            raise ValueError(message) from None
+        return
+    if kind is not float:
+        message = f"it holds {quote(value)}"
+        raise ValueError(message)
+    if value - value != 0:
+        message = "it holds a number that is not finite"
+        raise ValueError(message)
+    if is_negative_zero(value):
+        message = "it holds -0"
+        raise ValueError(message)

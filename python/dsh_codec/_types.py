@@ -1,0 +1,178 @@
+"""Values that both kernels return. Both build these very classes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+Mode: TypeAlias = Literal["strict", "recoverable"]
+Compression: TypeAlias = Literal["none", "zstd"]
+SeqCodec: TypeAlias = Literal["session", "v2", "v0"]
+
+
+class TimedChunk(NamedTuple):
+    """One chunk of a model stream with its time. Spec: 20 §1.
+
+    Attributes:
+        time: Milliseconds since the Unix epoch, may be negative.
+        chunk: The chunk, a JSON object with a `type`.
+    """
+
+    time: int
+    chunk: dict[str, Any]
+
+
+class Header(NamedTuple):
+    """A parsed header row. Spec: 10 §4.
+
+    Attributes:
+        generation: Format generation, 0 to 4.
+        fields: Logical header: `version`, `id`, `createdAt`, `isSeeded`,
+            `delegationDepth` and the optional members, in this row's order; without
+            `type` and `seedLength`. In generations 0 and 1 `isSeeded` is derived.
+        declared_cut: `seedLength` as written (generations 0 and 1), else None.
+    """
+
+    generation: int
+    fields: dict[str, Any]
+    declared_cut: int | None
+
+
+class Row(NamedTuple):
+    """One accepted row. Spec: 10 §5.
+
+    Attributes:
+        type: Event type, or the tag of a packed row; None if it is no string
+            (possible in generations 0 and 1 only).
+        seq: Seq of its (first) event.
+        time: Its `time` (or `time0`) in milliseconds; None if it is no safe integer
+            (possible in generations 0 and 1 only).
+        raw: The row's bytes as they stand in the plaintext, without the line feed.
+        offset: Plaintext byte where the row starts.
+        row: Number of the row, from 1; the header is not counted.
+        count: Events that it stands for; above 1 only for packed rows.
+    """
+
+    type: str | None
+    seq: int
+    time: int | None
+    raw: bytes
+    offset: int
+    row: int
+    count: int  # type: ignore[assignment]  # the tuple's own method is not wanted
+
+
+class RowIssue(NamedTuple):
+    """Why a recoverable scan stopped accepting rows. Spec: 10 §8.1.
+
+    Attributes:
+        row: Number of the row, from 1.
+        offset: Plaintext byte where the row starts.
+        message: What is wrong with it.
+    """
+
+    row: int
+    offset: int
+    message: str
+
+
+class StreamFault(NamedTuple):
+    """A stream record that would not expand. Spec: 20 §4.
+
+    Attributes:
+        seq: Seq of the settlement.
+        record: Index of the record in its stream, from 0; -1 when `stream` itself is
+            missing or no array.
+        message: Which rule it breaks.
+    """
+
+    seq: int
+    record: int
+    message: str
+
+
+class ScanResult(NamedTuple):
+    """What a scan found. Spec: 10 §8.
+
+    Attributes:
+        header: The header.
+        inherited_event_count: The inherited cut. Spec: 10 §4.4.
+        event_count: Accepted events; packed rows count their members.
+        row_count: Accepted rows, header not counted.
+        committed_bytes: Plaintext offset behind the last accepted row.
+        fed_bytes: Plaintext bytes seen, accepted or not.
+        issue: First issue of a recoverable scan, else None.
+        stream_count: Settlements whose streams were checked (0 if not asked to).
+        record_count: Stream records, or packed rows and chunk rows in generations 0
+            and 1, that were checked.
+        chunk_count: Chunks that these stand for.
+        stream_fault_count: Records that would not expand.
+        stream_faults: The first 100 of them.
+        first_time, last_time: Times of the first and last accepted event in
+            milliseconds; None without events or where the row has no valid time.
+    """
+
+    header: Header
+    inherited_event_count: int
+    event_count: int
+    row_count: int
+    committed_bytes: int
+    fed_bytes: int
+    issue: RowIssue | None
+    stream_count: int
+    record_count: int
+    chunk_count: int
+    stream_fault_count: int
+    stream_faults: tuple[StreamFault, ...]
+    first_time: int | None
+    last_time: int | None
+
+
+class FrameScan(NamedTuple):
+    """Frames of a Zstandard file, found by structure. Spec: 10 §7.3.
+
+    Attributes:
+        frames: Byte ranges `(start, end)` of the complete frames.
+        torn_start: Byte where an incomplete last frame starts, else None.
+    """
+
+    frames: list[tuple[int, int]]
+    torn_start: int | None
+
+
+class PlainPiece(NamedTuple):
+    """A piece of the plaintext of one frame.
+
+    Attributes:
+        frame: The frame, from 0.
+        data: At most 1 MiB of plaintext; may be empty when `last`.
+        last: Whether the frame ends with it (its checksum, if any, is then verified).
+    """
+
+    frame: int
+    data: bytes
+    last: bool
+
+
+class FileScan(NamedTuple):
+    """A scan of a whole file. Spec: 10 §8.2, §8.3.
+
+    Attributes:
+        scan: What the rows hold.
+        compression: How the file is stored.
+        file_bytes: Size of the file.
+        plain_bytes: Plaintext bytes of all complete frames, or of the plain file.
+        frame_count: Complete frames; None for a plain file.
+        torn_start: File offset of a torn last frame; None without one.
+        truncate_to: File offset behind everything that is committed and not torn;
+            None if that is the whole file.
+        recovered_count: Events accepted from a torn frame.
+    """
+
+    scan: ScanResult
+    compression: Compression
+    file_bytes: int
+    plain_bytes: int
+    frame_count: int | None
+    torn_start: int | None
+    truncate_to: int | None
+    recovered_count: int

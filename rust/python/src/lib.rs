@@ -1,0 +1,35 @@
+//! The extension module `dsh_codec._native`: bindings of the core, and nothing about the format.
+#![deny(unsafe_code)] // allowed in pystring.rs and pybuild.rs
+
+mod buffer;
+mod bulk;
+mod errors;
+mod frame;
+mod json;
+mod object;
+mod pybuild;
+mod pystring;
+mod pyvalue;
+mod row;
+mod stream;
+
+use pyo3::prelude::*;
+
+/// The native kernel. Its interface is `dsh_codec._kernel`.
+#[pymodule(gil_used = false)]
+mod _native {
+    #[pymodule_export]
+    use super::bulk::{check_bytes, check_file};
+    #[pymodule_export]
+    use super::frame::{FrameReader, FrameScanner, encode_frame, recover_tail, scan_frames};
+    #[pymodule_export]
+    use super::json::{dump, parse};
+    #[pymodule_export]
+    use super::row::{RowScanner, admit, decode_seqs, encode_event, encode_seqs, parse_header};
+    #[pymodule_export]
+    use super::stream::{
+        Assembler, Packer, chunk_has_visible_text, chunks_of, expand, first_token_time, has_visible_content,
+        has_visible_text, is_token_delta, is_visible_chunk, iter_expand, join_text, last_chunk, pack,
+        run_first_token_time, run_first_visible_time,
+    };
+}

@@ -1,0 +1,81 @@
+//! Text to and from Python: the one module that makes `str` objects out of bytes.
+#![allow(
+    unsafe_code,
+    reason = "strings with lone surrogates and fast ASCII strings have no safe door"
+)]
+
+use std::borrow::Cow;
+use std::ffi::CStr;
+
+use dsh_codec_core::json::text::fuse_wtf8;
+use pyo3::exceptions::PyOverflowError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+/// Takes over a new reference that an interpreter call returned.
+#[inline]
+fn owned(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Bound<'_, PyString>> {
+    // SAFETY: the callers pass a new reference, or null with an exception set, which the call below checks for.
+    let object = unsafe { Bound::from_owned_ptr_or_err(py, object) }?;
+    // SAFETY: every call that the callers make returns a `str`.
+    Ok(unsafe { object.cast_into_unchecked() })
+}
+
+fn size(bytes: &[u8]) -> PyResult<ffi::Py_ssize_t> {
+    ffi::Py_ssize_t::try_from(bytes.len()).map_err(|_| PyOverflowError::new_err("the string is too long"))
+}
+
+/// Makes a `str` from bytes that are all ASCII.
+#[inline]
+pub(crate) fn from_ascii<'py>(py: Python<'py>, ascii: &[u8]) -> PyResult<Bound<'py, PyString>> {
+    debug_assert!(ascii.is_ascii());
+    let len = size(ascii)?;
+    if len < 2 {
+        // These strings exist already; the call finds them.
+        let kind = ffi::PyUnicode_1BYTE_KIND.cast_signed();
+        // SAFETY: the pointer and length describe bytes, which are copied; kind 1 takes any byte.
+        let object = unsafe { ffi::PyUnicode_FromKindAndData(kind, ascii.as_ptr().cast(), len) };
+        return owned(py, object);
+    }
+    // SAFETY: a plain call; a failure is null with an exception set.
+    let object = unsafe { ffi::PyUnicode_New(len, 0x7f) };
+    let text = owned(py, object)?;
+    // SAFETY: the object was just made with one byte for each character.
+    let data = unsafe { ffi::PyUnicode_1BYTE_DATA(object) };
+    // SAFETY: `data` has room for `len` bytes, nobody else has seen the object, and every byte is ASCII as promised.
+    unsafe { std::ptr::copy_nonoverlapping(ascii.as_ptr(), data, ascii.len()) };
+    Ok(text)
+}
+
+fn decode<'py>(py: Python<'py>, bytes: &[u8], errors: &CStr) -> PyResult<Bound<'py, PyString>> {
+    let len = size(bytes)?;
+    // SAFETY: the pointer and length describe bytes, which are copied; `errors` ends with a null byte.
+    let object = unsafe { ffi::PyUnicode_DecodeUTF8(bytes.as_ptr().cast(), len, errors.as_ptr()) };
+    owned(py, object)
+}
+
+/// Makes a `str` from WTF-8; lone surrogates stay what they are.
+pub(crate) fn to_python<'py>(py: Python<'py>, wtf8: &[u8]) -> PyResult<Bound<'py, PyString>> {
+    if wtf8.is_ascii() {
+        from_ascii(py, wtf8)
+    } else {
+        decode(py, wtf8, c"surrogatepass")
+    }
+}
+
+/// Makes a `str` from bytes of a text; each maximal ill-formed part becomes U+FFFD. Spec 10 §1.
+pub(crate) fn from_utf8_lossy<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
+    decode(py, bytes, c"replace")
+}
+
+/// The text as WTF-8: halves that stand side by side are one character, others are three bytes.
+pub(crate) fn to_wtf8<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, [u8]>> {
+    if let Ok(text) = text.to_str() {
+        return Ok(Cow::Borrowed(text.as_bytes()));
+    }
+    let encoded = text
+        .call_method1("encode", ("utf-8", "surrogatepass"))?
+        .cast_into::<PyBytes>()?;
+    Ok(Cow::Owned(fuse_wtf8(encoded.as_bytes())))
+}

@@ -1,0 +1,250 @@
+"""Scans of whole logs. Spec: 10 §8.2, §8.3."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsh_codec.errors import (
+    DshCodecError,
+    FrameError,
+    HeaderError,
+    LimitExceededError,
+    RowError,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADER = (
+    b'{"type":"session","version":4,"id":"s","createdAt":1,"isSeeded":false,'
+    b'"delegationDepth":0}\n'
+)
+OLD_HEADER = (
+    b'{"type":"session","version":0,"id":"s","createdAt":1,"delegationDepth":0}\n'
+)
+
+
+def rows(start: int, end: int, data: Any = None) -> bytes:
+    return b"".join(
+        json.dumps({"type": "x", "seq": seq, "time": seq, "data": data}).encode()
+        + b"\n"
+        for seq in range(start, end)
+    )
+
+
+def zstd(kernel: Any, *batches: bytes) -> bytes:
+    return b"".join(map(kernel.encode_frame, batches))
+
+
+def check(kernel: Any, how: str, data: bytes, folder: Path, **options: Any) -> Any:
+    """Check in memory or as a file; the answers have to be the same."""
+    if how == "bytes":
+        return kernel.check_bytes(data, **options)
+    path = folder / "session.log"
+    path.write_bytes(data)
+    return kernel.check_file(path, **options)
+
+
+@pytest.fixture(params=["bytes", "file"])
+def how(request):
+    return request.param
+
+
+@pytest.mark.parametrize("mode", ["strict", "recoverable"])
+def test_check_plain(kernel, how, tmp_path, mode):
+    """Spec 10 §8.2."""
+    data = HEADER + rows(0, 3)
+    found = check(kernel, how, data, tmp_path, mode=mode)
+    assert found.scan.event_count == 3
+    assert found.compression == "none"
+    assert found.file_bytes == found.plain_bytes == len(data)
+    assert (found.frame_count, found.torn_start, found.truncate_to) == (
+        None,
+        None,
+        None,
+    )
+    assert found.recovered_count == 0
+    found = check(kernel, how, data + b'{"torn', tmp_path, mode=mode)
+    assert found.truncate_to == len(data)
+    assert found.scan.issue is None
+
+
+def test_check_plain_damage(kernel, how, tmp_path):
+    data = HEADER + rows(0, 3) + b"bad\n" + rows(3, 4)
+    found = check(kernel, how, data, tmp_path)
+    assert found.truncate_to == len(HEADER + rows(0, 3))
+    assert found.scan.issue.row == 4
+    with pytest.raises(RowError) as caught:
+        check(kernel, how, data, tmp_path, mode="strict")
+    assert caught.value.line == 5
+    assert caught.value.path == (
+        None if how == "bytes" else str(tmp_path / "session.log")
+    )
+
+
+@pytest.mark.parametrize("mode", ["strict", "recoverable"])
+def test_check_zstandard(kernel, how, tmp_path, mode):
+    data = zstd(kernel, HEADER, rows(0, 3), b"", rows(3, 4)[:5], rows(3, 4)[5:])
+    found = check(kernel, how, data, tmp_path, mode=mode)
+    assert found.scan.event_count == 4
+    assert found.compression == "zstd"
+    assert (found.frame_count, found.torn_start, found.truncate_to) == (5, None, None)
+    assert found.file_bytes == len(data)
+    assert found.plain_bytes == len(HEADER + rows(0, 4))
+
+
+def test_check_torn_frame(kernel, how, tmp_path):
+    """Spec 10 §8.3: the checksum is cut, its rows are recovered; strict stops before it."""
+    whole = zstd(kernel, HEADER, rows(0, 2))
+    tail = kernel.encode_frame(rows(2, 5))
+    found = check(kernel, how, whole + tail[:-1], tmp_path)
+    assert (found.scan.event_count, found.recovered_count) == (5, 3)
+    assert (found.torn_start, found.truncate_to) == (len(whole), len(whole))
+    assert found.frame_count == 2
+    assert found.plain_bytes == len(HEADER + rows(0, 2))
+    assert found.scan.fed_bytes == len(HEADER + rows(0, 5))
+    found = check(kernel, how, whole + tail[:-1], tmp_path, mode="strict")
+    assert (found.scan.event_count, found.recovered_count) == (2, 0)
+    assert (found.torn_start, found.truncate_to) == (len(whole), len(whole))
+    assert found.scan.fed_bytes == found.plain_bytes
+
+
+def test_check_every_cut(kernel, how, tmp_path):
+    first = kernel.encode_frame(HEADER)
+    second = first + kernel.encode_frame(rows(0, 2))
+    whole = second + kernel.encode_frame(rows(2, 4))
+    for cut in range(len(whole) + 1):
+        if cut < len(first):
+            with pytest.raises(HeaderError):
+                check(kernel, how, whole[:cut], tmp_path)
+            continue
+        found = check(kernel, how, whole[:cut], tmp_path)
+        committed = max(
+            end for end in (len(first), len(second), len(whole)) if end <= cut
+        )
+        assert found.torn_start == (None if committed == cut else committed)
+        assert found.truncate_to == found.torn_start
+        complete = {len(first): 0, len(second): 2, len(whole): 4}[committed]
+        assert found.scan.event_count - found.recovered_count == complete
+        assert found.recovered_count in (0, 2)
+
+
+def test_check_issue_in_complete_frames(kernel, how, tmp_path):
+    """Spec 10 §8.3 step 2; §8.5 for older generations."""
+    data = zstd(kernel, HEADER, rows(0, 2) + b"bad\n")
+    with pytest.raises(RowError) as caught:
+        check(kernel, how, data, tmp_path)
+    assert caught.value.line == 4
+    old = zstd(kernel, OLD_HEADER, rows(0, 2) + b"bad\n")
+    found = check(kernel, how, old, tmp_path)
+    assert (found.scan.event_count, found.scan.issue.row) == (2, 3)
+    assert found.truncate_to is None
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda _: b"", HeaderError),
+        (lambda _: b"\x28", HeaderError),
+        (lambda _: b"\x28\xb5\x2f\xfd", HeaderError),
+        (lambda _: HEADER[:-1], HeaderError),
+        (lambda _: b"\x50\x2a\x4d\x18\x00\x00\x00\x00", FrameError),
+        (lambda kernel: zstd(kernel, b""), HeaderError),
+        (lambda kernel: zstd(kernel, HEADER + rows(0, 1)), FrameError),
+        (lambda kernel: zstd(kernel, HEADER[:9], HEADER[9:]), HeaderError),
+        (lambda kernel: zstd(kernel, HEADER, rows(0, 1)[:-1]), RowError),
+        (lambda kernel: zstd(kernel, HEADER) + b"\0" * 8, FrameError),
+        (lambda kernel: zstd(kernel, HEADER) + HEADER, FrameError),
+    ],
+    ids=["empty", "stray", "magic", "no-lf", "skippable", "empty-frame", "one-frame", "split-header", "partial-row", "padding", "text"],
+)  # fmt: skip
+def test_check_refusals(kernel, how, tmp_path, make, error):
+    with pytest.raises(DshCodecError) as caught:
+        check(kernel, how, make(kernel), tmp_path)
+    assert type(caught.value) is error
+
+
+def test_check_bad_checksum_has_a_place(kernel, how, tmp_path):
+    first = zstd(kernel, HEADER)
+    data = bytearray(first + zstd(kernel, rows(0, 2)))
+    data[-1] ^= 1
+    with pytest.raises(FrameError) as caught:
+        check(kernel, how, bytes(data), tmp_path)
+    assert (caught.value.offset, caught.value.frame) == (len(first), 1)
+
+
+def test_check_counts_streams(kernel, how, tmp_path):
+    record = {
+        "type": "text-chunks",
+        "time0": 1,
+        "index": 0,
+        "dt": [1],
+        "texts": ["a", "b"],
+    }
+    event = {
+        "type": "assistant/attempt",
+        "seq": 0,
+        "time": 1,
+        "data": {"stream": [record, {}]},
+    }
+    found = check(kernel, how, HEADER + json.dumps(event).encode() + b"\n", tmp_path)
+    assert (found.scan.stream_count, found.scan.record_count) == (1, 2)
+    assert (found.scan.chunk_count, found.scan.stream_fault_count) == (2, 1)
+
+
+def test_check_limits_reach_the_parts(kernel, how, tmp_path):
+    big = zstd(kernel, HEADER, rows(0, 1000))
+    torn = zstd(kernel, HEADER) + kernel.encode_frame(rows(0, 1000))[:-1]
+    for data, options in (
+        (HEADER + rows(0, 1, [[1]]), {"max_depth": 2}),
+        (HEADER + rows(0, 1), {"max_row_bytes": 20}),
+        (big, {"max_frame_plain_bytes": 500}),
+        (torn, {"max_frame_plain_bytes": 500}),
+    ):
+        with pytest.raises(LimitExceededError) as caught:
+            check(kernel, how, data, tmp_path, **options)
+        assert {caught.value.limit: caught.value.value} == options
+
+
+@pytest.mark.parametrize("options", [{"mode": "lenient"}, {"generation": 5}])
+def test_check_arguments(kernel, how, tmp_path, options):
+    with pytest.raises((ValueError, TypeError)):
+        check(kernel, how, HEADER, tmp_path, **options)
+
+
+def test_check_generation_4_refuses_older(kernel):
+    with pytest.raises(DshCodecError) as caught:
+        kernel.check_bytes(OLD_HEADER, generation=4)
+    assert type(caught.value).__name__ == "UnsupportedError"
+
+
+def test_check_file_system_errors_pass(kernel, tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        kernel.check_file(tmp_path / "none")
+    assert caught.value.filename is not None
+    with pytest.raises(OSError):  # noqa: PT011 - which one is the system's choice
+        kernel.check_file(tmp_path)
+
+
+def test_check_takes_str_and_buffers(kernel, tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(HEADER)
+    assert kernel.check_file(str(path)) == kernel.check_bytes(memoryview(HEADER))
+
+
+@pytest.mark.slow
+def test_check_file_memory_is_bounded(kernel, tmp_path):
+    """Design 5: largest row x 2.5 + 16 MiB, also for one large frame and a large torn one."""
+    batch = rows(0, 300_000, "x" * 100)
+    path = tmp_path / "log"
+    path.write_bytes(zstd(kernel, HEADER) + kernel.encode_frame(batch)[:-1])
+    for mode in ("recoverable", "strict"):
+        tracemalloc.start()
+        kernel.check_file(path, mode=mode)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 16 << 20
