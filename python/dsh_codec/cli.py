@@ -1,0 +1,60 @@
+"""The command line: entry point, exit codes, what happens when something is missing.
+
+Exit codes: 0 sound, 1 damaged, 2 unsupported or unreadable, 64 wrong usage; the highest of all
+logs. 130 and 141 say, as everywhere, that the user or the reader of a pipe went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+EXIT_UNREADABLE: Final = 2
+EXIT_USAGE: Final = 64
+EXIT_INTERRUPTED: Final = 130
+EXIT_PIPE: Final = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments without the program's name; None: those of the process.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        from dsh_codec import commands
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "dsh_codec"):
+            raise
+        sys.stderr.write(
+            f"dsh-codec: the command line needs the package {missing!r}, which is not "
+            "installed. Install it with: pip install 'dsh-codec[cli]'\n"
+        )
+        return EXIT_UNREADABLE
+    try:
+        task = commands.parse(sys.argv[1:] if argv is None else argv)
+        if task is None:
+            return EXIT_USAGE
+        code = task()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

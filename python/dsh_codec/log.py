@@ -1,0 +1,487 @@
+"""A stored log: its header, events and attempts, in constant memory. Spec: 10, 80."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
+
+from dsh_codec._backend import kernel
+from dsh_codec._types import FileScan
+from dsh_codec.attempts import Attempt, Spans, find_spans, iter_attempts
+from dsh_codec.errors import DshCodecError, FrameError
+from dsh_codec.find import select_log
+from dsh_codec.limits import (
+    MAX_DEPTH,
+    MAX_FRAME_PLAIN_BYTES,
+    MAX_PACKED_EVENTS,
+    MAX_ROW_BYTES,
+    MAX_SAFE_INTEGER,
+)
+from dsh_codec.row import Event, PackedRow
+from dsh_codec.source import Source, SourceLike, is_directory, open_source, read_header
+from dsh_codec.stream import MEMBERS, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from dsh_codec._kernel import RowScanner
+    from dsh_codec._types import Compression, Header, Mode, Row
+
+__all__ = ["Attempt", "Event", "Limits", "Log", "Stream", "open"]
+
+_MODES: Final = ("strict", "recoverable")
+
+
+class Limits(NamedTuple):
+    """Bounds on what a log may demand, see `dsh_codec.limits`."""
+
+    max_row_bytes: int = MAX_ROW_BYTES
+    max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES
+    max_depth: int = MAX_DEPTH
+    max_packed_events: int = MAX_PACKED_EVENTS
+
+
+class _Structure(NamedTuple):
+    """Frames of a Zstandard file, found without decoding.
+
+    Attributes:
+        end: Offset behind the last complete frame.
+        torn_start: Start of a torn last frame, else None.
+        fault: What is wrong at `end`, else None.
+    """
+
+    end: int
+    torn_start: int | None
+    fault: FrameError | None
+
+
+def open(  # noqa: A001 - the name that users see is dsh_codec.open
+    source: SourceLike,
+    *,
+    mode: Mode = "recoverable",
+    compression: Compression | None = None,
+    generation: int | None = None,
+    max_row_bytes: int = MAX_ROW_BYTES,
+    max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
+    max_depth: int = MAX_DEPTH,
+    max_packed_events: int = MAX_PACKED_EVENTS,
+) -> Log:
+    """Open a log and read its header.
+
+    Args:
+        source: A file, a session directory (its highest generation is read), a bytes-like
+            object, or a binary file object, which is read from where it stands. A pipe is
+            copied to a temporary file first.
+        mode: `recoverable` reads what an ordinary reader accepts, up to a torn tail;
+            `strict` refuses the first row that is not right and stops before a torn frame.
+        compression: How the log is stored; None: its first bytes tell. In a session directory
+            it chooses between encodings.
+        generation: The generation it must have; None: the header tells. In a session
+            directory it chooses between generations.
+        max_row_bytes: Bytes in one row.
+        max_frame_plain_bytes: Bytes of plaintext in one frame.
+        max_depth: Nested arrays and objects in a row.
+        max_packed_events: Events of one packed row.
+
+    Returns:
+        The log; close it, or use it in a `with` statement.
+
+    Raises:
+        FileNotFoundError: There is no such file, or no log in the directory.
+        OSError: The system refuses to read it.
+        LayoutError: The directory holds both encodings of its highest generation.
+        IdentityError: A canonical file name, or an argument, disagrees with the content.
+        NewerFormatError: The version is above 4.
+        HeaderError, FrameError: There is no sound header row.
+        LimitExceededError: The header row exceeds a limit.
+        TypeError, ValueError: A wrong argument.
+
+    Note:
+        Bytes that a writer appends later are not seen. Spec: 10 §4, §7, §10.
+
+    Example:
+        >>> import dsh_codec as dsh
+        >>> row = b'{"type":"session","version":4,"id":"s-1","createdAt":0,'
+        >>> row += b'"isSeeded":false,"delegationDepth":0}' + bytes([10])
+        >>> dsh.open(row).id
+        's-1'
+    """
+    check_arguments(mode=mode, compression=compression, generation=generation)
+    limits = Limits(max_row_bytes, max_frame_plain_bytes, max_depth, max_packed_events)
+    if is_directory(source):
+        source = select_log(source, compression=compression, generation=generation).path
+    opened = open_source(source)
+    try:
+        header, stored = read_header(
+            opened,
+            compression=compression,
+            generation=generation,
+            max_row_bytes=max_row_bytes,
+            max_frame_plain_bytes=max_frame_plain_bytes,
+        )
+    except BaseException:
+        opened.close()
+        raise
+    return Log(opened, header, stored, mode=mode, limits=limits)
+
+
+def check_arguments(
+    *, mode: str, compression: str | None = None, generation: int | None = None
+) -> None:
+    """Refuse arguments that no log could make right.
+
+    Raises:
+        ValueError: One of them has a value that does not exist.
+    """
+    if mode not in _MODES:
+        message = f"mode is 'strict' or 'recoverable', not {mode!r}"
+        raise ValueError(message)
+    if compression not in (None, "none", "zstd"):
+        message = f"compression is 'none', 'zstd' or None, not {compression!r}"
+        raise ValueError(message)
+    if generation not in (None, 0, 1, 2, 3, 4):
+        message = f"generation is 0 to 4 or None, not {generation!r}"
+        raise ValueError(message)
+
+
+class Log:
+    """A log that was opened; see `open`.
+
+    Iterating yields the events from the start, as often as wanted, and raises when damage is
+    reached, after the events before it. Nothing but one piece of the file and one row is in
+    memory.
+
+    Attributes:
+        header: The header row.
+        generation: Format generation, 0 to 4.
+        compression: How the log is stored: `none` or `zstd`.
+        mode: How it is read.
+        source: Where its bytes come from.
+        result: What the last complete pass over the rows found; None before one.
+    """
+
+    header: Header
+    generation: int
+    compression: Compression
+    mode: Mode
+    source: Source
+    result: FileScan | None
+
+    def __init__(
+        self,
+        source: Source,
+        header: Header,
+        compression: Compression,
+        *,
+        mode: Mode,
+        limits: Limits,
+    ) -> None:
+        """Take what `open` found."""
+        self.header = header
+        self.generation = header.generation
+        self.compression = compression
+        self.mode = mode
+        self.result = None
+        self.source = source
+        self._limits = limits
+        self._frames: _Structure | None = None
+
+    def __repr__(self) -> str:
+        """Return place, generation and compression."""
+        place = self.path or f"{self.file_bytes} bytes"
+        return f"Log({place!r}, generation={self.generation}, {self.compression})"
+
+    def __enter__(self) -> Self:
+        """Return the log."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        """Close the file."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. A file object of the caller stays open."""
+        self.source.close()
+
+    @property
+    def path(self) -> str | None:
+        """The file; None if the log came from memory or a file object."""
+        return self.source.path
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file when it was opened."""
+        return self.source.size_bytes
+
+    @property
+    def id(self) -> str:
+        """The session id."""
+        return self.header.fields["id"]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events in order.
+
+        Yields:
+            Events; one for each member of a packed row.
+
+        Raises:
+            CorruptLogError: Damage was reached; its subclass and attributes tell where.
+            UnsupportedError: A row is intact, but cannot be interpreted.
+            LimitExceededError: A row or frame exceeds a limit.
+            OSError: The system refuses to read.
+
+        Note:
+            Constant memory. When it is through, `result` says what was read, and where a torn
+            tail starts. Spec: 10 §8.
+        """
+        for unit in self._units():
+            if isinstance(unit, PackedRow):
+                yield from unit.events()
+            else:
+                yield unit
+
+    def __len__(self) -> int:
+        """Return the number of events.
+
+        The first time it takes a pass over the rows; `list(log)` asks for it, too.
+
+        Raises:
+            DshCodecError, OSError: As for iterating.
+        """
+        result = self.result or self.scan()
+        return result.scan.event_count
+
+    def __bool__(self) -> bool:
+        """Return True: a log without events is a log."""
+        return True
+
+    @overload
+    def __getitem__(self, index: int, /) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[Event]: ...
+    def __getitem__(self, index: int | slice, /) -> Event | list[Event]:
+        """Return the event of a seq, or a list of those in a slice of seqs.
+
+        Reads from the start of the log up to the last event wanted. Negative seqs count from
+        the end and take one more pass.
+
+        Raises:
+            IndexError: There is no such event.
+            DshCodecError: As for iterating, if damage comes first.
+        """
+        if isinstance(index, slice):
+            return self._slice(index)
+        seq = index if index >= 0 else len(self) + index
+        if seq >= 0:
+            for event in self._from(seq):
+                return event
+        message = f"there is no event {index}"
+        raise IndexError(message)
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Yield the attempts at a model response, in one view over all generations.
+
+        Yields:
+            Attempts in the order of their seqs. Those of generations 0 and 1 are grouped from
+            chunk rows, without migration; nothing is refused.
+
+        Raises:
+            DshCodecError, OSError: As for iterating.
+
+        Note:
+            Memory: one attempt, and in generations 0 and 1 a few numbers a message. Spec: 80,
+            50 §5.
+        """
+        return iter_attempts(self._units(), self.generation, self._citations)
+
+    def scan(self, *, check_streams: bool = False) -> FileScan:
+        """Read the whole log and say what is in it, without making events.
+
+        Args:
+            check_streams: Whether every stream record is checked and counted (20 §4).
+
+        Returns:
+            Numbers and places, also kept as `result`.
+
+        Raises:
+            DshCodecError, OSError: As for iterating.
+        """
+        for _ in self._batches(check_streams=check_streams):
+            pass
+        assert self.result is not None  # noqa: S101 - a pass that ends sets it
+        return self.result
+
+    def _slice(self, index: slice) -> list[Event]:
+        index.indices(0)  # Refuses what is no slice of integers, and a step of 0.
+        start, stop, step = index.start, index.stop, index.step
+        if (start or 0) < 0 or (stop or 0) < 0 or (step or 1) < 0:
+            start, stop, step = index.indices(len(self))
+        if (step or 1) < 0:
+            return self._slice(slice(stop + 1, start + 1))[:: step or 1]
+        start, step = start or 0, step or 1
+        count = None if stop is None else max(stop - start, 0)
+        if count == 0:
+            return []
+        return list(islice(self._from(start), 0, count, step))
+
+    def _from(self, seq: int) -> Iterator[Event]:
+        for unit in self._units():
+            if isinstance(unit, Event):
+                if unit.seq >= seq:
+                    yield unit
+            elif unit.seq + unit.count > seq:
+                yield from islice(unit.events(), max(seq - unit.seq, 0), None)
+
+    def _citations(self) -> Mapping[Spans, int]:
+        """Look ahead: the last message that cites each run of chunks."""
+        found: dict[Spans, int] = {}
+        try:
+            for unit in self._units():
+                if isinstance(unit, Event) and unit.type == "assistant/message":
+                    found[find_spans(unit.source_event_seqs or ())] = unit.seq
+        except DshCodecError:
+            # The pass that asks will reach the same damage and report it.
+            pass
+        return found
+
+    def _units(self) -> Iterator[Event | PackedRow]:
+        generation, max_depth = self.generation, self._limits.max_depth
+        packs = generation < 2
+        for rows, frame in self._batches():
+            for row in rows:
+                if packs and row.type in MEMBERS:
+                    yield PackedRow(row, frame, max_depth)
+                else:
+                    yield Event(row, frame, generation, max_depth)
+
+    def _batches(
+        self, *, check_streams: bool = False
+    ) -> Iterator[tuple[list[Row], int | None]]:
+        """Yield accepted rows with their frame; at the end set `result`."""
+        scanner = self._scanner(check_streams=check_streams)
+        given = 0
+        try:
+            for rows, frame in self._pass(scanner):
+                given += len(rows)
+                yield rows, frame
+        except DshCodecError:
+            # The kernel keeps back what it accepted in the call that failed. A second pass
+            # that stops there gives it out; it is only ever made on the way to the error.
+            if scanner.header is not None:
+                yield from self._kept_back(given, scanner.committed_bytes)
+            raise
+
+    def _kept_back(
+        self, given: int, end: int
+    ) -> Iterator[tuple[list[Row], int | None]]:
+        """Yield the rows before the plaintext offset `end`, less the first `given`."""
+        for rows, frame in self._pass(self._scanner(), end):
+            kept = rows[given:]
+            given -= len(rows) - len(kept)
+            if kept:
+                yield kept, frame
+
+    def _scanner(self, *, check_streams: bool = False) -> RowScanner:
+        limits = self._limits
+        return kernel.RowScanner(
+            mode=self.mode,
+            generation=self.generation,
+            check_streams=check_streams,
+            max_row_bytes=limits.max_row_bytes,
+            max_depth=limits.max_depth,
+            max_packed_events=limits.max_packed_events,
+        )
+
+    def _pass(
+        self, scanner: RowScanner, end: int = MAX_SAFE_INTEGER
+    ) -> Iterator[tuple[list[Row], int | None]]:
+        """Feed the whole log, or its text before `end`, where nothing is wrong."""
+        pieces = self._zstd_pieces if self.compression == "zstd" else self._plain_pieces
+        frame: int | None = None
+        is_fed = False
+        try:
+            for data, frame in pieces(scanner):
+                rest = end - scanner.fed_bytes
+                is_fed = True
+                rows = scanner.feed(data[:rest])
+                is_fed = False
+                yield rows, frame
+                if len(data) >= rest:
+                    return
+        except DshCodecError as error:
+            raise error.located(
+                path=self.path, frame=frame if is_fed else None
+            ) from None
+
+    def _plain_pieces(self, scanner: RowScanner) -> Iterator[tuple[memoryview, None]]:
+        size = self.file_bytes
+        for piece in self.source.pieces(0, size):
+            yield memoryview(piece), None
+        result = scanner.finish()
+        committed = result.committed_bytes
+        truncate_to = committed if committed < size else None
+        self.result = FileScan(result, "none", size, size, None, None, truncate_to, 0)
+
+    def _zstd_pieces(
+        self, scanner: RowScanner
+    ) -> Iterator[tuple[memoryview, int | None]]:
+        structure = self._structure()
+        reader = kernel.FrameReader(
+            max_frame_plain_bytes=self._limits.max_frame_plain_bytes
+        )
+        for data in self.source.pieces(0, structure.end):
+            reader.feed(data)
+            while (piece := reader.read()) is not None:
+                yield memoryview(piece.data), piece.frame
+                if piece.last:
+                    scanner.end_frame()
+        if structure.fault is not None:
+            raise structure.fault
+        scanner.end_complete_frames()
+        plain_bytes, complete = scanner.fed_bytes, scanner.event_count
+        if structure.torn_start is not None and self.mode == "recoverable":
+            tail = self._torn_plaintext(structure.torn_start)
+            yield memoryview(tail), reader.frame_count
+        result = scanner.finish()
+        self.result = FileScan(
+            result,
+            "zstd",
+            self.file_bytes,
+            plain_bytes,
+            reader.frame_count,
+            structure.torn_start,
+            structure.torn_start,
+            result.event_count - complete,
+        )
+
+    def _structure(self) -> _Structure:
+        """Find the frames, so that a torn one is known before its rows are used."""
+        if self._frames is None:
+            frames = kernel.FrameScanner()
+            torn_start, fault, end = None, None, self.file_bytes
+            try:
+                for data in self.source.pieces(0, end):
+                    frames.feed(data)
+                torn_start = frames.finish()
+                if torn_start is not None:
+                    end = torn_start
+            except FrameError as error:
+                if error.offset is None:
+                    raise
+                fault, end = error, error.offset
+            self._frames = _Structure(end, torn_start, fault)
+        return self._frames
+
+    def _torn_plaintext(self, start: int) -> bytes:
+        data = self.source.read(start, self.file_bytes - start)
+        return kernel.recover_tail(
+            data, max_plain_bytes=self._limits.max_frame_plain_bytes
+        )

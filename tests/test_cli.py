@@ -1,0 +1,330 @@
+"""The command line, as its users see it: the issue, item 6."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import dsh_codec as dsh
+from dsh_codec import cli
+from small_logs import DEMO, HEADER, PLAIN, ROWS, ZSTD
+
+NEWER = HEADER.replace(b'"version":4', b'"version":9')
+DAMAGED = HEADER + ROWS[0] + b"x\n" + ROWS[4]
+
+
+class Ran(NamedTuple):
+    code: int
+    lines: list[str]
+    errors: str
+
+    def json(self) -> list[Any]:
+        return [json.loads(line) for line in self.lines]
+
+
+@pytest.fixture
+def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
+    """Run the command line in this process."""
+
+    def call(*arguments: object) -> Ran:
+        code = cli.main([str(argument) for argument in arguments])
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return Ran(code, out.decode().splitlines(), err.decode())
+
+    return call
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A folder with a sound, a torn, a damaged and a newer log."""
+    for name, data in {
+        "sound": PLAIN,
+        "torn": PLAIN[:-3],
+        "damaged": DAMAGED,
+        "newer": NEWER,
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def child(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "dsh_codec.cli", *map(str, arguments)]
+    return subprocess.Popen(  # noqa: S603 - our own command line
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+    )
+
+
+# --- check ---
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["sound"], 0),
+        (["torn"], 0),
+        (["damaged"], 1),
+        (["newer"], 2),
+        (["missing"], 2),
+        (["damaged", "sound"], 1),
+        (["newer", "damaged", "sound", "missing"], 2),
+    ],
+)
+def test_check_gives_one_line_a_log_and_goes_on(
+    run: Any, logs: Path, names: list[str], code: int
+) -> None:
+    result = run("check", *(logs / name for name in names))
+    assert result.code == code
+    assert len(result.lines) == len(names)
+    for name, line in zip(names, result.lines, strict=True):
+        assert line.startswith(str(logs / name) + ": ")
+
+
+def test_check_strict_refuses_a_torn_tail(run: Any, logs: Path) -> None:
+    result = run("check", "--mode", "strict", logs / "torn")
+    assert result.code == 1
+    assert ": torn, " in result.lines[0]
+
+
+def test_check_json_is_one_report_a_line(run: Any, logs: Path) -> None:
+    result = run("check", "--json", logs / "sound", logs / "damaged")
+    sound, damaged = result.json()
+    assert result.code == 1
+    assert sound == dsh.check(logs / "sound").to_dict()
+    assert damaged["status"] == "damaged"
+    assert damaged["findings"][0]["line"] == 3
+    assert result.errors == ""
+
+
+def test_check_verbose_shows_details(run: Any, logs: Path) -> None:
+    result = run("check", "-v", logs / "torn")
+    assert any("TornTail" in line for line in result.lines)
+    assert any(line.split() == ["session", "s-1"] for line in result.lines)
+
+
+def test_check_takes_roots_and_sessions(run: Any) -> None:
+    result = run("check", DEMO, DEMO / "v4")
+    assert result.code == 0
+    assert len(result.lines) == 10
+    assert "10 logs: 10 sound" in result.errors
+
+
+def test_check_of_a_folder_without_logs(run: Any, tmp_path: Path) -> None:
+    result = run("check", tmp_path)
+    assert result.code == 2
+    assert "FileNotFoundError" in result.lines[0]
+
+
+# --- list ---
+
+
+def test_list_shows_bad_sessions_too(run: Any, tmp_path: Path) -> None:
+    for name, file, data in [
+        ("a", "session.v4.jsonl", PLAIN),
+        ("b", "session.v9.jsonl", NEWER),
+        ("c", "session.v3.jsonl", PLAIN),
+    ]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_bytes(data)
+    result = run("list", tmp_path)
+    assert result.code == 0
+    assert [line.split("\t")[:3] for line in result.lines] == [
+        ["s-1", "current", "v4"],
+        ["-", "newer", "v9"],
+        ["-", "error", "v3"],
+    ]
+    rows = run("list", "--json", tmp_path).json()
+    assert [row["status"] for row in rows] == ["current", "newer", "error"]
+    assert rows[0]["id"] == "s-1"
+    assert rows[0]["created_at"] == 1000
+    assert "version" in rows[2]["error"]
+
+
+def test_list_of_a_missing_root_is_unreadable(run: Any, tmp_path: Path) -> None:
+    result = run("list", tmp_path / "gone")
+    assert result.code == 2
+    assert "gone" in result.errors
+
+
+# --- cat ---
+
+
+def test_cat_writes_the_events(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(ZSTD)
+    result = run("cat", path)
+    assert result.code == 0
+    assert [line.encode() + b"\n" for line in result.lines] == list(ROWS)
+    chosen = run("cat", path, "--from", 1, "--to", 3, "--type", "step/start")
+    assert [row["seq"] for row in chosen.json()] == [1]
+    several = run("cat", path, "--type", "step/start", "--type", "step/end", "--json")
+    assert [row["seq"] for row in several.json()] == [1, 3]
+
+
+def test_cat_writes_packed_rows_out(run: Any) -> None:
+    with dsh.open(DEMO / "v0-packed") as log:
+        expected = [event.envelope for event in log]
+    assert run("cat", DEMO / "v0-packed").json() == expected
+
+
+def test_cat_expand_writes_one_chunk_a_line(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(PLAIN)
+    rows = run("cat", "--expand", path).json()
+    assert [row["time"] for row in rows] == [1003, 1005, 1009]
+    assert rows[1] == {
+        "seq": 2,
+        "turn": 1,
+        "step": 1,
+        "attempt": 1,
+        "time": 1005,
+        "chunk": {"type": "text-delta", "index": 0, "text": "b"},
+    }
+    only = run("cat", "--expand", "--type", "finish", path).json()
+    assert [row["chunk"]["type"] for row in only] == ["finish"]
+    assert run("cat", "--expand", "--from", 3, path).lines == []
+
+
+def test_cat_keeps_lone_surrogates(run: Any) -> None:
+    """Spec 10 §1.1: written as escapes."""
+    with dsh.open(DEMO / "v4-surrogates") as log:
+        expected = [event.envelope for event in log]
+    result = run("cat", DEMO / "v4-surrogates")
+    assert result.json() == expected
+    assert any("\\ud8" in line for line in result.lines)
+
+
+@pytest.mark.parametrize(("name", "code"), [("damaged", 1), ("newer", 2), ("gone", 2)])
+@pytest.mark.parametrize("command", ["cat", "info"])
+def test_bad_log_ends_with_a_message(
+    run: Any, logs: Path, command: str, name: str, code: int
+) -> None:
+    result = run(command, logs / name)
+    assert result.code == code
+    assert str(logs / name) in result.errors
+    assert "Traceback" not in result.errors
+
+
+# --- info ---
+
+
+def test_info_sums_a_log_up(run: Any) -> None:
+    path = DEMO / "v4" / "session.v4.jsonl.zstd"
+    (summary,) = run("info", "--json", path).json()
+    with dsh.open(path) as log:
+        events = [event.type for event in log]
+        attempts = list(log.attempts())
+    assert summary["event_count"] == len(events)
+    assert summary["events_by_type"]["turn/start"] == events.count("turn/start")
+    assert summary["attempts"] == {"message": len(attempts)}
+    assert summary["generation"] == 4
+    output = sum(attempt.usage["outputTokens"] for attempt in attempts if attempt.usage)
+    assert summary["tokens"]["output"] == output
+    assert summary["bytes_per_token"] == path.stat().st_size / output
+    assert summary["file_bytes"] == path.stat().st_size
+    lines = run("info", path).lines
+    assert f"file: {path}" in lines
+    assert "generation: 4" in lines
+    assert f"tokens output: {output:,}" in lines
+
+
+def test_info_counts_own_events_only(run: Any, tmp_path: Path) -> None:
+    """Spec 80 §2."""
+    path = tmp_path / "log"
+    seeded = HEADER.replace(b'"isSeeded":false', b'"isSeeded":true')
+    marker = b'{"type":"session/end-seed","seq":5,"time":1,"data":{"inherited":true}}\n'
+    path.write_bytes(seeded + b"".join(ROWS) + marker)
+    (summary,) = run("info", "--json", path).json()
+    assert summary["own_from"] == 5
+    assert summary["attempts"] == {}
+    assert summary["event_count"] == 6
+
+
+# --- usage, pipes, what is missing ---
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["check"],
+        ["frobnicate"],
+        ["check", "--level", "deep", "x"],
+        ["check", "--nonsense", "x"],
+        ["cat", "x", "--from", "-1"],
+        ["cat", "x", "--to", "many"],
+        ["info"],
+        ["info", "a", "b"],
+    ],
+)
+def test_wrong_usage_is_64(run: Any, arguments: list[str]) -> None:
+    assert run(*arguments).code == 64
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["--version"]])
+def test_help_is_no_error(run: Any, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.code == 0
+    assert result.lines
+
+
+def test_output_cannot_steer_a_terminal(run: Any, tmp_path: Path) -> None:
+    """Ids and types come from files that anybody may have written."""
+    path = tmp_path / "log"
+    path.write_bytes(HEADER.replace(b"s-1", b"a\\u001b[2Jb\\ud800"))
+    result = run("check", "-v", path)
+    assert result.code == 0
+    assert "a\\x1b[2Jb\\ud800" in "\n".join(result.lines)
+    assert "\x1b" not in "\n".join(run("list", path).lines)
+
+
+@pytest.mark.slow
+def test_reader_of_a_pipe_may_go_away(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    row = (
+        b'{"type":"x","seq":%d,"time":0,"data":"'
+        + b"y" * 1000
+        + b'","ignorable":true}\n'
+    )
+    path.write_bytes(HEADER + b"".join(row % seq for seq in range(2000)))
+    process = child("cat", path)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 141
+    assert errors == b""
+
+
+@pytest.mark.slow
+def test_plain_when_piped() -> None:
+    out, err = child("check", DEMO).communicate(timeout=60)
+    assert b"\x1b" not in out
+    assert b"\x1b" not in err
+    assert len(out.splitlines()) == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_missing_package_is_a_hint(tmp_path: Path, missing: str) -> None:
+    """The issue: the extra `[cli]` may not be installed."""
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from dsh_codec.cli import main; sys.exit(main(['check', 'x']))"
+    )
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"PYTHONPATH": str(Path(dsh.__file__).parents[1])}
+    done = subprocess.run(  # noqa: S603 - our own command line
+        command, capture_output=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 2
+    assert b"pip install 'dsh-codec[cli]'" in done.stderr
+    assert b"Traceback" not in done.stderr

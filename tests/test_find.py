@@ -1,0 +1,130 @@
+"""Sessions under a root. Spec: 10 §10, 80 §1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dsh_codec as dsh
+from dsh_codec.find import log_files, select_log
+from small_logs import DEMO, HEADER, HEADER_V0, PLAIN, ZSTD
+
+
+def header(name: str, **members: str) -> bytes:
+    more = "".join(f',"{key}":"{value}"' for key, value in members.items())
+    old = b'"id":"s-1"'
+    return HEADER.replace(old, f'"id":"{name}"{more}'.encode())
+
+
+def make(root: Path, name: str, data: bytes, file: str = "session.v4.jsonl") -> Path:
+    path = root / name / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def test_find_lists_every_session_of_a_root(tmp_path: Path) -> None:
+    """Spec 00 §3, 80 §1 S6."""
+    make(tmp_path, "--w--/a", header("a"))
+    make(tmp_path, "--w--/b", header("b", parentSession="a", origin="subagent"))
+    make(tmp_path, "--x--/c", header("c", parentSession="gone"))
+    make(tmp_path, "_no-cwd/d", HEADER_V0, "session.jsonl")
+    found = list(dsh.find(tmp_path))
+    assert [(s.id, s.lineage, s.status) for s in found] == [
+        ("a", "root", "current"),
+        ("b", "subagent", "current"),
+        ("c", "fork", "current"),
+        ("s-0", "root", "migration-required"),
+    ]
+    assert [s.parent for s in found] == [None, "a", "gone", None]
+    assert found[0].file_bytes == len(header("a"))
+    assert [s.id for s in dsh.find(tmp_path / "--w--")] == ["a", "b"]
+    assert [s.id for s in dsh.find(tmp_path / "--w--" / "b")] == ["b"]
+    assert [s.id for s in dsh.find(found[2].path)] == ["c"]
+
+
+def test_find_takes_the_highest_generation(tmp_path: Path) -> None:
+    """Spec 80 §1 S1, S4."""
+    old = make(tmp_path, "p/s", HEADER_V0, "session.jsonl")
+    new = make(tmp_path, "p/s", PLAIN)
+    rest = make(tmp_path, "p/s", b"", "session.v4.jsonl.0a.tmp")
+    make(tmp_path, "p/s", b"", "session.lock")
+    (session,) = dsh.find(tmp_path)
+    assert session.path == str(new)
+    assert session.retained == (str(old),)
+    assert session.leftovers == (str(rest),)
+
+
+def test_find_never_falls_back(tmp_path: Path) -> None:
+    """Spec 10 §10, 80 §1 S1 and S3."""
+    make(tmp_path, "p/s", PLAIN)
+    make(tmp_path, "p/s", HEADER.replace(b"4", b"5", 1), "session.v5.jsonl")
+    make(tmp_path, "p/t", PLAIN)
+    make(tmp_path, "p/t", b"", "session.v4.jsonl.zstd")
+    make(tmp_path, "p/u", PLAIN, "session.v3.jsonl")
+    make(tmp_path, "p/v", b"rubbish", "session.jsonl.zstd")
+    make(tmp_path, "p/w", PLAIN)
+    found = {
+        Path(s.path).parent.name if s.error else s.id: s for s in dsh.find(tmp_path)
+    }
+    newer = found["s"].error
+    assert found["s"].status == "newer"
+    assert isinstance(newer, dsh.NewerFormatError)
+    assert newer.found == 5
+    assert found["p"].status == "ambiguous"
+    assert isinstance(found["p"].error, dsh.LayoutError)
+    assert isinstance(found["u"].error, dsh.IdentityError)
+    assert isinstance(found["v"].error, dsh.DshCodecError)
+    assert (found["v"].generation, found["v"].compression) == (0, "zstd")
+    assert found["s-1"].status == "current"
+
+
+def test_compression_chooses_where_both_are_there(tmp_path: Path) -> None:
+    """Spec 80 §1 S2."""
+    plain = make(tmp_path, "p/s", PLAIN)
+    packed = make(tmp_path, "p/s", ZSTD, "session.v4.jsonl.zstd")
+    assert [s.path for s in dsh.find(tmp_path, compression="none")] == [str(plain)]
+    assert [s.path for s in dsh.find(tmp_path, compression="zstd")] == [str(packed)]
+    assert [file.path for file in log_files(tmp_path / "p/s")] == [
+        str(plain),
+        str(packed),
+    ]
+    assert select_log(tmp_path / "p/s", compression="zstd").path == str(packed)
+
+
+def test_find_reads_the_header_only(tmp_path: Path) -> None:
+    """Spec 80 §1 S5: damage behind the header does not show in a listing."""
+    make(tmp_path, "p/s", HEADER + b"rubbish\n" * 9)
+    make(tmp_path, "p/t", ZSTD + b"rubbish", "session.v4.jsonl.zstd")
+    assert [s.status for s in dsh.find(tmp_path)] == ["current", "current"]
+
+
+def test_find_follows_links_once(tmp_path: Path) -> None:
+    make(tmp_path, "p/s", PLAIN)
+    try:
+        (tmp_path / "p" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    except OSError:
+        pytest.skip("this system has no symbolic links")
+    assert len(list(dsh.find(tmp_path))) == 1
+
+
+def test_find_without_root_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(dsh.find(tmp_path / "gone"))
+    assert list(dsh.find(tmp_path)) == []
+
+
+def test_find_lists_the_demo_logs() -> None:
+    found = {Path(s.path).parent.name: s.status for s in dsh.find(DEMO)}
+    assert found == {
+        "v0": "migration-required",
+        "v0-packed": "migration-required",
+        "v1": "migration-required",
+        "v2": "migration-required",
+        "v3": "migration-required",
+        "v4": "current",
+        "v4-plain": "current",
+        "v4-surrogates": "current",
+        "v4-torn": "current",
+    }
