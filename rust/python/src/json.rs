@@ -15,7 +15,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 
 use crate::buffer::InputBytes;
 use crate::errors::{KernelError, KernelResult};
-use crate::object::{KeyCache, ObjectSink, with_keys};
+use crate::object::{ObjectSink, Scratch, with_scratch};
 use crate::pystring;
 
 fn too_deep(max_depth: usize, at: Option<usize>) -> Error {
@@ -27,14 +27,14 @@ fn too_deep(max_depth: usize, at: Option<usize>) -> Error {
     Error::limit("max_depth", max_depth as u64, message).located(place)
 }
 
-/// Parses one JSON text with a key cache.
+/// Parses one JSON text with some scratch space.
 pub(crate) fn parse_bytes<'py>(
     py: Python<'py>,
     bytes: &[u8],
     max_depth: usize,
-    keys: &mut KeyCache,
+    scratch: &mut Scratch,
 ) -> KernelResult<Bound<'py, PyAny>> {
-    let mut sink = ObjectSink::new(py, bytes, keys);
+    let mut sink = ObjectSink::new(py, bytes, scratch);
     match json::parse(bytes, &mut sink, max_depth) {
         Ok(()) => sink
             .into_value()
@@ -63,7 +63,7 @@ pub(crate) fn parse_bytes<'py>(
 #[pyfunction]
 #[pyo3(signature = (data, /, *, max_depth = 1024))]
 pub(crate) fn parse(py: Python<'_>, data: InputBytes, max_depth: usize) -> KernelResult<Bound<'_, PyAny>> {
-    with_keys(|keys| parse_bytes(py, &data, max_depth, keys))
+    with_scratch(|scratch| parse_bytes(py, &data, max_depth, scratch))
 }
 
 enum Open<'py> {

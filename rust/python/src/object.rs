@@ -46,11 +46,7 @@ impl KeyCache {
         if self.slots.is_empty() {
             self.slots.resize_with(CACHED_KEYS, || None);
         }
-        // FNV-1a; keys are a few bytes long.
-        let hash = key.iter().fold(0x811c_9dc5_u32, |hash, &byte| {
-            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-        });
-        let place = (hash ^ hash >> 16) as usize & (CACHED_KEYS - 1);
+        let place = place_of(key);
         let Some(slot) = self.slots.get_mut(place) else {
             return pystring::from_ascii(py, key);
         };
@@ -65,47 +61,96 @@ impl KeyCache {
     }
 }
 
-static KEYS: Mutex<KeyCache> = Mutex::new(KeyCache::new());
+/// The place of a key in the cache, by its length and its first and last bytes.
+#[inline]
+fn place_of(key: &[u8]) -> usize {
+    let ends = if let (Some(first), Some(last)) = (key.first_chunk::<8>(), key.last_chunk::<8>()) {
+        u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(29)
+    } else if let (Some(first), Some(last)) = (key.first_chunk::<4>(), key.last_chunk::<4>()) {
+        u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32
+    } else {
+        key.iter().fold(0, |ends, &byte| ends << 8 | u64::from(byte))
+    };
+    let hash = (ends ^ key.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // The top bits are the best mixed ones.
+    usize::try_from(hash >> (64 - CACHED_KEYS.trailing_zeros())).unwrap_or_default()
+}
 
-/// Runs with the module's key cache, or with an empty one while another thread has it.
-pub(crate) fn with_keys<R>(f: impl FnOnce(&mut KeyCache) -> R) -> R {
-    match KEYS.try_lock() {
-        Ok(mut keys) => f(&mut keys),
-        Err(_) => f(&mut KeyCache::new()),
+/// What parses use again: the key cache and buffers.
+pub(crate) struct Scratch {
+    keys: KeyCache,
+    /// Finished values of the open arrays and objects; keys and values alternate in objects.
+    values: Vec<Py<PyAny>>,
+    /// Where the values of each open array or object start.
+    open: Vec<usize>,
+    /// The text of a string with escapes.
+    decoded: Vec<u8>,
+}
+
+/// Entries and bytes of buffers that are kept between parses.
+const KEPT_VALUES: usize = 1 << 17;
+const KEPT_BYTES: usize = 1 << 18;
+
+impl Scratch {
+    const fn new() -> Self {
+        Self {
+            keys: KeyCache::new(),
+            values: Vec::new(),
+            open: Vec::new(),
+            decoded: Vec::new(),
+        }
     }
+
+    /// The key cache.
+    pub(crate) fn keys(&mut self) -> &mut KeyCache {
+        &mut self.keys
+    }
+}
+
+static SCRATCH: Mutex<Scratch> = Mutex::new(Scratch::new());
+
+/// Runs with the module's scratch space, or with an empty one while somebody else has it: another thread, or a parse
+/// that a finalizer starts inside another one.
+pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+    let Ok(mut scratch) = SCRATCH.try_lock() else {
+        return f(&mut Scratch::new());
+    };
+    let result = f(&mut scratch);
+    scratch.values.clear();
+    scratch.open.clear();
+    if scratch.values.capacity() > KEPT_VALUES {
+        scratch.values = Vec::new();
+    }
+    if scratch.decoded.capacity() > KEPT_BYTES {
+        scratch.decoded = Vec::new();
+    }
+    result
 }
 
 /// Builds the Python value of one JSON text.
 pub(crate) struct ObjectSink<'py, 'a> {
     py: Python<'py>,
     bytes: &'a [u8],
-    keys: &'a mut KeyCache,
-    /// Finished values of the open arrays and objects; keys and values alternate in objects.
-    values: Vec<Bound<'py, PyAny>>,
-    /// Where the values of each open array or object start.
-    open: Vec<usize>,
-    /// Scratch space for a string with escapes.
-    decoded: Vec<u8>,
+    scratch: &'a mut Scratch,
     /// Why the sink stopped.
     failure: Option<PyErr>,
 }
 
 impl<'py, 'a> ObjectSink<'py, 'a> {
-    pub(crate) fn new(py: Python<'py>, bytes: &'a [u8], keys: &'a mut KeyCache) -> Self {
+    pub(crate) fn new(py: Python<'py>, bytes: &'a [u8], scratch: &'a mut Scratch) -> Self {
+        scratch.values.clear();
+        scratch.open.clear();
         Self {
             py,
             bytes,
-            keys,
-            values: Vec::with_capacity(64),
-            open: Vec::with_capacity(16),
-            decoded: Vec::new(),
+            scratch,
             failure: None,
         }
     }
 
     /// The value, once the reader is done.
-    pub(crate) fn into_value(mut self) -> Option<Bound<'py, PyAny>> {
-        self.values.pop()
+    pub(crate) fn into_value(self) -> Option<Bound<'py, PyAny>> {
+        self.scratch.values.pop().map(|value| value.into_bound(self.py))
     }
 
     /// The exception that stopped the sink.
@@ -114,12 +159,15 @@ impl<'py, 'a> ObjectSink<'py, 'a> {
     }
 
     #[inline]
+    fn add(&mut self, value: Bound<'py, PyAny>) -> Flow {
+        self.scratch.values.push(value.unbind());
+        Ok(())
+    }
+
+    #[inline]
     fn push<T>(&mut self, value: PyResult<Bound<'py, T>>) -> Flow {
         match value {
-            Ok(value) => {
-                self.values.push(value.into_any());
-                Ok(())
-            }
+            Ok(value) => self.add(value.into_any()),
             Err(error) => {
                 self.failure = Some(error);
                 Err(Stopped)
@@ -130,13 +178,14 @@ impl<'py, 'a> ObjectSink<'py, 'a> {
     #[inline]
     fn text(&mut self, span: Span, raw: &[u8]) -> PyResult<Bound<'py, PyString>> {
         if span.escaped {
-            self.decoded.clear();
-            if !span.high && decode_ascii_into(raw, &mut self.decoded) {
-                return pystring::from_ascii(self.py, &self.decoded);
+            let decoded = &mut self.scratch.decoded;
+            decoded.clear();
+            if !span.high && decode_ascii_into(raw, decoded) {
+                return pystring::from_ascii(self.py, decoded);
             }
-            self.decoded.clear();
-            decode_string_into(raw, &mut self.decoded);
-            pystring::to_python(self.py, &self.decoded)
+            decoded.clear();
+            decode_string_into(raw, decoded);
+            pystring::to_python(self.py, decoded)
         } else if span.high {
             pystring::from_utf8_lossy(self.py, raw)
         } else {
@@ -150,21 +199,17 @@ impl Sink for ObjectSink<'_, '_> {
 
     #[inline(always)]
     fn null(&mut self, _at: usize) -> Flow {
-        self.values.push(self.py.None().into_bound(self.py));
-        Ok(())
+        self.add(self.py.None().into_bound(self.py))
     }
 
     #[inline(always)]
     fn boolean(&mut self, value: bool, _at: usize) -> Flow {
-        self.values
-            .push(PyBool::new(self.py, value).to_owned().into_any());
-        Ok(())
+        self.add(PyBool::new(self.py, value).to_owned().into_any())
     }
 
     #[inline(always)]
     fn integer(&mut self, value: i64, _at: usize) -> Flow {
-        self.values.push(PyInt::new(self.py, value).into_any());
-        Ok(())
+        self.add(PyInt::new(self.py, value).into_any())
     }
 
     fn number(&mut self, start: usize, end: usize) -> Flow {
@@ -180,8 +225,7 @@ impl Sink for ObjectSink<'_, '_> {
                 return self.integer(exact, start);
             }
         }
-        self.values.push(PyFloat::new(self.py, value).into_any());
-        Ok(())
+        self.add(PyFloat::new(self.py, value).into_any())
     }
 
     #[inline(always)]
@@ -193,7 +237,7 @@ impl Sink for ObjectSink<'_, '_> {
     #[inline(always)]
     fn key(&mut self, span: Span, raw: &[u8]) -> Flow {
         let key = if !span.escaped && !span.high && raw.len() <= CACHED_KEY_BYTES {
-            self.keys.get(self.py, raw)
+            self.scratch.keys.get(self.py, raw)
         } else {
             self.text(span, raw)
         };
@@ -202,28 +246,28 @@ impl Sink for ObjectSink<'_, '_> {
 
     #[inline(always)]
     fn begin_array(&mut self, _at: usize) -> Flow {
-        self.open.push(self.values.len());
+        self.scratch.open.push(self.scratch.values.len());
         Ok(())
     }
 
     #[inline(always)]
     fn end_array(&mut self, _end: usize) -> Flow {
-        let start = self.open.pop().unwrap_or_default();
-        let list = PyList::new(self.py, self.values.drain(start..));
+        let start = self.scratch.open.pop().unwrap_or_default();
+        let list = PyList::new(self.py, self.scratch.values.drain(start..));
         self.push(list)
     }
 
     #[inline(always)]
     fn begin_object(&mut self, _at: usize) -> Flow {
-        self.open.push(self.values.len());
+        self.scratch.open.push(self.scratch.values.len());
         Ok(())
     }
 
     #[inline(always)]
     fn end_object(&mut self, _end: usize) -> Flow {
-        let start = self.open.pop().unwrap_or_default();
+        let start = self.scratch.open.pop().unwrap_or_default();
         let dict = PyDict::new(self.py);
-        let mut members = self.values.drain(start..);
+        let mut members = self.scratch.values.drain(start..);
         let mut filled = Ok(());
         while let (Some(key), Some(value)) = (members.next(), members.next()) {
             // Setting a key again keeps its place, as in JavaScript.

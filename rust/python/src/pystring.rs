@@ -64,9 +64,31 @@ pub(crate) fn to_python<'py>(py: Python<'py>, wtf8: &[u8]) -> PyResult<Bound<'py
     }
 }
 
+/// Longest text, in bytes, that is decoded here and not by the interpreter, which makes the string twice as long at
+/// first and then shrinks it.
+const SHORT_BYTES: usize = 64;
+
 /// Makes a `str` from bytes of a text; each maximal ill-formed part becomes U+FFFD. Spec 10 §1.
 pub(crate) fn from_utf8_lossy<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
-    decode(py, bytes, c"replace")
+    let mut units = [0u16; SHORT_BYTES];
+    let Some(text) = (bytes.len() <= SHORT_BYTES)
+        .then(|| std::str::from_utf8(bytes).ok())
+        .flatten()
+    else {
+        return decode(py, bytes, c"replace");
+    };
+    let mut len = 0;
+    for (unit, char) in units.iter_mut().zip(text.chars()) {
+        let Ok(code) = u16::try_from(u32::from(char)) else {
+            return decode(py, bytes, c"replace");
+        };
+        *unit = code;
+        len += 1;
+    }
+    let kind = ffi::PyUnicode_2BYTE_KIND.cast_signed();
+    // SAFETY: the first `len` units are initialised and copied; none is a surrogate, and kind 2 takes any other.
+    let object = unsafe { ffi::PyUnicode_FromKindAndData(kind, units.as_ptr().cast(), len) };
+    owned(py, object)
 }
 
 /// The text as WTF-8: halves that stand side by side are one character, others are three bytes.

@@ -18,7 +18,7 @@ use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyTuple, PyType};
 use crate::buffer::InputBytes;
 use crate::errors::KernelResult;
 use crate::json::{Spelling, parse_bytes, write_value};
-use crate::object::{KeyCache, with_keys};
+use crate::object::{KeyCache, with_scratch};
 
 /// Seqs that the free-standing decoder gives back at most; its own limit is 2^53.
 const MAX_DECODED_SEQS: u64 = 16_777_216;
@@ -89,7 +89,7 @@ fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bou
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
     let max_depth = Limits::default().max_depth as usize;
-    let fields = with_keys(|keys| parse_bytes(py, &header.line, max_depth, keys))?;
+    let fields = with_scratch(|scratch| parse_bytes(py, &header.line, max_depth, scratch))?;
     let fields = fields.cast_into::<PyDict>().map_err(PyErr::from)?;
     fields.del_item("type")?;
     if header.generation < 2 {
@@ -127,7 +127,7 @@ pub(crate) fn encode_seqs<'py>(
     with_node(values, |node| {
         let mut out = Vec::new();
         core::encode_seqs(node, &mut out)?;
-        parse_bytes(py, &out, 8, &mut KeyCache::new())
+        with_scratch(|scratch| parse_bytes(py, &out, 8, scratch))
     })
 }
 
@@ -297,7 +297,8 @@ impl RowScanner {
         let class = class(py, &CLASS, "Row")?;
         let mut rows = Vec::new();
         let mut failure = None;
-        let fed = with_keys(|keys| {
+        let fed = with_scratch(|scratch| {
+            let keys = scratch.keys();
             self.lock(py)
                 .feed(&data, &mut |row| match row_tuple(py, &class, keys, row) {
                     Ok(tuple) => rows.push(tuple),
