@@ -297,6 +297,9 @@ class RowScanner:
     def feed(self, data: Buffer, /) -> list[Row]:
         """Take the next bytes and return the rows that they complete and that are accepted.
 
+        A refusal that has such rows before it in the same call is raised by the next call, so
+        that none is lost; `feed(b"")` asks for it.
+
         Raises:
             HeaderError, NewerFormatError, UnsupportedError: The header is refused.
             RowError, SeqGapError: A row is refused (admission, strict mode, or damage before

@@ -15,7 +15,6 @@ from dsh_codec.limits import (
     MAX_FRAME_PLAIN_BYTES,
     MAX_PACKED_EVENTS,
     MAX_ROW_BYTES,
-    MAX_SAFE_INTEGER,
 )
 from dsh_codec.row import Event, PackedRow
 from dsh_codec.source import Source, SourceLike, is_directory, open_source, read_header
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
     from typing import Self
+
+    from typing_extensions import Buffer
 
     from dsh_codec._kernel import RowScanner
     from dsh_codec._types import Compression, Header, Mode, Row
@@ -365,29 +366,22 @@ class Log:
     def _batches(
         self, *, check_streams: bool = False
     ) -> Iterator[tuple[list[Row], int | None]]:
-        """Yield accepted rows with their frame; at the end set `result`."""
+        """Feed the whole log, yield accepted rows with their frame, then set `result`."""
         scanner = self._scanner(check_streams=check_streams)
-        given = 0
+        pieces = self._zstd_pieces if self.compression == "zstd" else self._plain_pieces
+        frame: int | None = None
+        is_fed = False
         try:
-            for rows, frame in self._pass(scanner):
-                given += len(rows)
-                yield rows, frame
-        except DshCodecError:
-            # The kernel keeps back what it accepted in the call that failed. A second pass
-            # that stops there gives it out; it is only ever made on the way to the error.
-            if scanner.header is not None:
-                yield from self._kept_back(given, scanner.committed_bytes)
-            raise
-
-    def _kept_back(
-        self, given: int, end: int
-    ) -> Iterator[tuple[list[Row], int | None]]:
-        """Yield the rows before the plaintext offset `end`, less the first `given`."""
-        for rows, frame in self._pass(self._scanner(), end):
-            kept = rows[given:]
-            given -= len(rows) - len(kept)
-            if kept:
-                yield kept, frame
+            for data, frame in pieces(scanner):
+                is_fed = True
+                yield scanner.feed(data), frame
+                # A refusal behind these rows comes with the next call.
+                scanner.feed(b"")
+                is_fed = False
+        except DshCodecError as error:
+            raise error.located(
+                path=self.path, frame=frame if is_fed else None
+            ) from None
 
     def _scanner(self, *, check_streams: bool = False) -> RowScanner:
         limits = self._limits
@@ -400,39 +394,16 @@ class Log:
             max_packed_events=limits.max_packed_events,
         )
 
-    def _pass(
-        self, scanner: RowScanner, end: int = MAX_SAFE_INTEGER
-    ) -> Iterator[tuple[list[Row], int | None]]:
-        """Feed the whole log, or its text before `end`, where nothing is wrong."""
-        pieces = self._zstd_pieces if self.compression == "zstd" else self._plain_pieces
-        frame: int | None = None
-        is_fed = False
-        try:
-            for data, frame in pieces(scanner):
-                rest = end - scanner.fed_bytes
-                is_fed = True
-                rows = scanner.feed(data[:rest])
-                is_fed = False
-                yield rows, frame
-                if len(data) >= rest:
-                    return
-        except DshCodecError as error:
-            raise error.located(
-                path=self.path, frame=frame if is_fed else None
-            ) from None
-
-    def _plain_pieces(self, scanner: RowScanner) -> Iterator[tuple[memoryview, None]]:
+    def _plain_pieces(self, scanner: RowScanner) -> Iterator[tuple[Buffer, None]]:
         size = self.file_bytes
         for piece in self.source.pieces(0, size):
-            yield memoryview(piece), None
+            yield piece, None
         result = scanner.finish()
         committed = result.committed_bytes
         truncate_to = committed if committed < size else None
         self.result = FileScan(result, "none", size, size, None, None, truncate_to, 0)
 
-    def _zstd_pieces(
-        self, scanner: RowScanner
-    ) -> Iterator[tuple[memoryview, int | None]]:
+    def _zstd_pieces(self, scanner: RowScanner) -> Iterator[tuple[Buffer, int | None]]:
         structure = self._structure()
         reader = kernel.FrameReader(
             max_frame_plain_bytes=self._limits.max_frame_plain_bytes
@@ -440,7 +411,7 @@ class Log:
         for data in self.source.pieces(0, structure.end):
             reader.feed(data)
             while (piece := reader.read()) is not None:
-                yield memoryview(piece.data), piece.frame
+                yield piece.data, piece.frame
                 if piece.last:
                     scanner.end_frame()
         if structure.fault is not None:
@@ -449,7 +420,7 @@ class Log:
         plain_bytes, complete = scanner.fed_bytes, scanner.event_count
         if structure.torn_start is not None and self.mode == "recoverable":
             tail = self._torn_plaintext(structure.torn_start)
-            yield memoryview(tail), reader.frame_count
+            yield tail, reader.frame_count
         result = scanner.finish()
         self.result = FileScan(
             result,

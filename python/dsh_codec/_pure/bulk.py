@@ -145,7 +145,7 @@ def _check(source: _Source, options: _Options) -> FileScan:
     if _is_zstandard(head):
         return _check_zstandard(source, scanner, options)
     for piece in source.pieces(0, source.size):
-        scanner.feed(piece)
+        _feed(scanner, piece)
     result = scanner.finish()
     committed = result.committed_bytes
     return FileScan(
@@ -158,6 +158,12 @@ def _check(source: _Source, options: _Options) -> FileScan:
         truncate_to=committed if committed < source.size else None,
         recovered_count=0,
     )
+
+
+def _feed(scanner: RowScanner, data: Buffer) -> None:
+    """Feed bytes, rows dropped; a refusal behind accepted rows comes with a second call."""
+    scanner.feed(data)
+    scanner.feed(b"")
 
 
 def _is_zstandard(head: bytes) -> bool:
@@ -183,7 +189,7 @@ def _check_zstandard(
         reader.feed(piece)
         while (plain := reader.read()) is not None:
             try:
-                scanner.feed(plain.data)
+                _feed(scanner, plain.data)
                 if plain.last:
                     scanner.end_frame()
             except DshCodecError as error:
@@ -193,7 +199,7 @@ def _check_zstandard(
 
     if torn_start is not None and options.mode == "recoverable":
         for data in _tail(source, torn_start, options.max_frame_plain_bytes):
-            scanner.feed(data)
+            _feed(scanner, data)
     return FileScan(
         scan=scanner.finish(),
         compression="zstd",

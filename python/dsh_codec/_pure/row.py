@@ -158,11 +158,15 @@ class RowScanner:
         """Take the next bytes and return the rows that they complete."""
         piece = bytes_of(data)
         self._raise_again()
+        rows: list[Row] = []
         try:
-            return self._feed(piece)
+            self._feed(piece, rows)
         except DshCodecError as error:
             self._error = error
-            raise
+            # Rows before a refusal are not lost: the next call raises it.
+            if not rows:
+                raise
+        return rows
 
     def end_frame(self) -> None:
         """Say that a complete frame ends here."""
@@ -250,9 +254,8 @@ class RowScanner:
 
     # --- lines ---
 
-    def _feed(self, piece: bytes) -> list[Row]:
+    def _feed(self, piece: bytes, rows: list[Row]) -> None:
         self._fed_bytes += len(piece)
-        rows: list[Row] = []
         start = 0
         # Only new bytes are searched, and fragments are joined once, at the end of a row.
         while (end := piece.find(b"\n", start) + 1) > 0:
@@ -266,7 +269,6 @@ class RowScanner:
             self._line_start += len(line)
             start = end
         self._keep(piece[start:])
-        return rows
 
     def _keep(self, fragment: bytes) -> None:
         """Add to the line that is being collected."""
