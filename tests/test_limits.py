@@ -134,3 +134,11 @@ def test_ranges_are_not_expanded_by_a_scan(kernel):
     scanner = kernel.RowScanner()
     scanner.feed(line(HEADER) + rows)
     assert scanner.finish().event_count == count + 2000
+
+
+def test_decoded_seqs_limit(kernel):
+    """A range of twenty bytes can name 2^53 events; so many are never written out."""
+    with pytest.raises(LimitExceededError) as caught:
+        kernel.decode_seqs([[0, 2**53 - 2]], codec="session")
+    assert (caught.value.limit, caught.value.value) == ("max_entries", 16_777_216)
+    assert kernel.decode_seqs([[3, 5]], codec="session") == [3, 4, 5]

@@ -129,7 +129,9 @@ def mutated(draw: Callable[[Any], Any], source: Any) -> Any:
         if isinstance(holder, dict) and draw(st.booleans()):
             del holder[key]
         else:
-            holder[key] = draw(odd)
+            holder[key] = copy.deepcopy(
+                draw(odd)
+            )  # One value must not be in two places.
     return value
 
 

@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
@@ -28,7 +29,7 @@ from dsh_codec.errors import (
     UnknownChunkError,
     UnsupportedError,
 )
-from dsh_codec.values import deep_equal
+from dsh_codec.values import deep_equal, is_count
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -560,6 +561,103 @@ def run_surface(_kernel: Any, case: Case) -> Any:
         "replacements": [item.to_dict() for item in surface.replacements],
         "messages": list(surface.messages()),
     }
+
+
+def run_live_host(kernel: Any, case: Case) -> Any:
+    baseline = module_of("live.baseline").Baseline(kernel=kernel)
+    snapshots = [baseline.snapshot()]
+    for number, step in enumerate(case["input"]["steps"]):
+        try:
+            baseline.accept(step["frame"], step["durableCursor"])
+        except StreamError as error:
+            snapshots.append(baseline.snapshot())
+            refuse(stream_kind(error), step=number, snapshots=snapshots)
+        snapshots.append(baseline.snapshot())
+        assert baseline.snapshot() is snapshots[-1]
+    return {"snapshots": snapshots}
+
+
+def run_live_client(kernel: Any, case: Case) -> Any:
+    reconciler = module_of("live.reconciler").Reconciler(kernel=kernel)
+    results: list[Any] = []
+    for number, op in enumerate(case["input"]["ops"]):
+        try:
+            results.append(take_live_op(reconciler, op))
+        except StreamError as error:
+            refuse(stream_kind(error), step=number, results=results)
+    return {"results": results}
+
+
+def take_live_op(reconciler: Any, op: dict[str, Any]) -> Any:
+    if op["op"] == "replace":
+        events = [entry["event"] for entry in op["entries"]]
+        return list(map(live_entry, reconciler.replace(events, op.get("baseline"))))
+    if op["op"] == "durable":
+        decision = reconciler.durable(op["entry"]["event"])
+    else:
+        decision = reconciler.frame(op["frame"])
+    if decision is None:
+        return None
+    answer: dict[str, Any] = {"type": type(decision).__name__.lower()}
+    if hasattr(decision, "entry"):
+        answer["entry"] = live_entry(decision.entry)
+    if hasattr(decision, "attempt_id"):
+        answer["attemptId"] = decision.attempt_id
+    if getattr(decision, "retired_id", None) is not None:
+        answer["retireAttemptId"] = decision.retired_id
+    return answer
+
+
+def live_entry(entry: Any) -> dict[str, Any]:
+    kind = "durable" if entry.is_durable else "transient"
+    return {"type": kind, "event": entry.event}
+
+
+def run_migrate(kernel: Any, case: Case) -> Any:
+    migrate, publish = module_of("migrate"), module_of("migrate.publish")
+    data, given = bytes_of(case, "log"), case["input"].get("children", [])
+    with pytest.MonkeyPatch.context() as patch:
+        use_kernel(patch, kernel)
+        try:
+            children = list(map(migrate.ChildEvidence.from_json, given))
+            with publish.open_source_log(data, max_depth=DEEP) as log:
+                result = migrate.upgrade(log, children=children)
+                # All events first: acceptance speaks at the end, and before row admission.
+                rows = list(map(kernel.encode_event, list(result)))
+                cut = result.inherited_event_count
+                line = module_of("header").encode_header(
+                    result.header_fields, inherited_event_count=cut
+                )
+        except DshCodecError as error:
+            refuse(old_log_kind(kernel, error, data))
+    return {
+        "sourceVersion": result.source_version,
+        "header": kernel.parse(line),
+        "inheritedEventCount": cut,
+        "rows": [kernel.parse(row, max_depth=DEEP) for row in rows],
+    }
+
+
+def use_kernel(patch: pytest.MonkeyPatch, kernel: Any) -> None:
+    """Make every module above the kernels use this one."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dsh_codec.") and hasattr(module, "kernel"):
+            patch.setattr(module, "kernel", kernel)
+
+
+def old_log_kind(kernel: Any, error: DshCodecError, data: bytes) -> str:
+    """Return the kind of a refusal of a log of any generation up to 4 (00 §5)."""
+    if isinstance(error, (UnsupportedError, NewerFormatError)):
+        return "unsupported"
+    if isinstance(error, JsonSyntaxError):
+        return "corrupt"
+    line, end, _ = data.partition(b"\n")
+    try:
+        header = kernel.parse(line) if end else None
+    except JsonSyntaxError:
+        header = None
+    is_dispatched = isinstance(header, dict) and is_count(header.get("version"))
+    return "format_error" if is_dispatched else "corrupt"
 
 
 RUN: Final[dict[str, Operation]] = {

@@ -12,14 +12,17 @@ from typing import Any
 from typing_extensions import Buffer
 
 from dsh_codec._types import (
+    AttemptColumns,
     FileScan,
     FrameScan,
     Header,
+    Level,
     Mode,
     PlainPiece,
     Row,
     ScanResult,
     SeqCodec,
+    StreamColumns,
     TimedChunk,
 )
 
@@ -196,6 +199,209 @@ class Assembler:
             StreamError: A block of unknown type is still open.
         """
 
+# --- columns (20 §4, §5; 10 §5.3) ---
+
+def stream_columns(records: Sequence[Mapping[str, Any]], /) -> StreamColumns:
+    """Flatten the records of one settlement into columns.
+
+    Args:
+        records: Records of a `stream` field, in order.
+
+    Returns:
+        n is the number of expanded chunks.
+        time: int64, shape (n,), milliseconds since the Unix epoch.
+        kind: uint8, shape (n,), code of the chunk type, see `ChunkKind`.
+        index: int64, shape (n,), block index of the chunk; -1 where a raw chunk has none.
+        record: int32, shape (n,), position of its record in `records`.
+        offset: int64, shape (n + 1,), byte positions in `text`; first 0, last len(text).
+        text: uint8, shape (offset[-1],), UTF-8; lone surrogates as WTF-8.
+
+    Raises:
+        StreamError: A record breaks a rule of expansion (`.record` is its index), or
+            `records` is no list.
+
+    Note:
+        One pass. The GIL is held, because the records are Python objects; `row_columns`
+        releases it. Spec: 20 §4.
+    """
+
+def row_columns(
+    rows: Buffer | Sequence[Buffer | Sequence[Buffer]], /, *, max_depth: int = 1024
+) -> AttemptColumns:
+    """Flatten the chunks that rows of a log hold into columns, without Python objects.
+
+    Args:
+        rows: One item for each attempt: a row, or a list or tuple of rows. A row alone is one
+            attempt. Rows are as a scan gave them (`Row.raw`): settlements, and in generations
+            0 and 1 packed rows and chunk rows.
+        max_depth: Nested arrays and objects in a row.
+
+    Returns:
+        As `stream_columns`, the attempts one behind the other, and
+        attempt: int64, shape (m + 1,), first chunk of each attempt; first 0, last n.
+        A settlement without a stream is an empty attempt. Packed rows and chunk rows of one
+        attempt are numbered as the records that packing makes of them (20 §3).
+
+    Raises:
+        StreamError: A record breaks a rule of expansion; `.record` is its index, `.seq` the
+            seq of its row.
+        RowError: A packed row breaks a rule of 10 §5.3, or a row holds no chunks.
+        JsonSyntaxError: A row is no JSON.
+        LimitExceededError: A row nests deeper than `max_depth`.
+
+    Note:
+        One pass, the GIL released. 29 bytes a chunk and its text; a single row takes one
+        allocation per column. Spec: 20 §4, 10 §5.3.
+    """
+
+class StoredStream:
+    """The stream of one attempt, read from the bytes of its rows when somebody asks.
+
+    Its methods answer what the readers of 20 §5 answer about the records. Spec: 20 §5.
+    """
+
+    def __init__(
+        self, rows: Buffer | Sequence[Buffer], *, max_depth: int = 1024
+    ) -> None:
+        """Keep the rows.
+
+        Args:
+            rows: A settlement, or a list or tuple of the rows of one attempt, as a scan gave
+                them (`Row.raw`). `bytes` are not copied.
+            max_depth: Nested arrays and objects in a row.
+
+        Raises:
+            JsonSyntaxError: The first row is no JSON. For other rows the methods raise it.
+            LimitExceededError: It nests deeper than `max_depth`.
+        """
+
+    @property
+    def turn(self) -> Any:
+        """`turn` of the first row, as it is written; None if it is absent."""
+
+    @property
+    def step(self) -> Any:
+        """`step` of the first row, as it is written; None if it is absent."""
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether `interrupted` of the first row is true."""
+
+    def chunk_count(self) -> int:
+        """Return the number of chunks; counted, not checked."""
+
+    def text(self) -> str:
+        """Return all text deltas joined, split surrogate pairs fused. Spec: 20 §5, §8.2.
+
+        Raises:
+            StreamError: A record or text cannot be read.
+        """
+
+    def first_token_time(self) -> int | None:
+        """Return the time in milliseconds of the first token, or None. Spec: 20 §5.
+
+        Raises:
+            StreamError: A record before it cannot be read.
+        """
+
+    def time_span(self) -> tuple[int, int] | None:
+        """Return the times in milliseconds of the first and the last chunk, or None.
+
+        Raises:
+            StreamError: The first or last record, or in generations 0 and 1 any chunk,
+                breaks a rule of 20 §4.
+        """
+
+    def has_visible_content(self) -> bool:
+        """Whether any chunk or run shows something. Spec: 20 §5.
+
+        Raises:
+            StreamError: A record before it cannot be read.
+        """
+
+    def last_chunk(self, type: str, /) -> dict[str, Any] | None:
+        """Return the last raw chunk of a type, or None, as a new object. Spec: 20 §5.
+
+        Raises:
+            StreamError: A record behind it cannot be read.
+        """
+
+    def columns(self) -> StreamColumns:
+        """Return the columns of the attempt, see `row_columns`; the GIL is released.
+
+        Raises:
+            StreamError: A record breaks a rule of 20 §4; `.record` is its index.
+        """
+
+class ColumnScanner:
+    """Scan of the plaintext of a log that keeps the chunks of its settlements as columns.
+
+    For generations 2 to 4. In generations 0 and 1 attempts are groups of chunk rows, which no
+    scan finds: use `Log.columns`. A call works as that of `RowScanner` with the same name.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Mode = "recoverable",
+        generation: int | None = None,
+        max_row_bytes: int = 268435456,
+        max_depth: int = 1024,
+    ) -> None:
+        """Prepare a scan; the arguments are those of `RowScanner`."""
+
+    @property
+    def event_count(self) -> int:
+        """Accepted events."""
+
+    @property
+    def fed_bytes(self) -> int:
+        """Plaintext bytes fed."""
+
+    def feed(self, data: Buffer, /) -> None:
+        """Take the next bytes; the GIL is released.
+
+        Raises:
+            StreamError: A record of an accepted settlement breaks a rule of 20 §4; `.record`
+                is its index, `.seq` the settlement. Every later call raises it again.
+            DshCodecError: As for `RowScanner.feed`.
+        """
+
+    def add_attempt(self, stream: StoredStream, /) -> None:
+        """Add an attempt that the scan does not find, as those of generations 0 and 1.
+
+        Raises:
+            StreamError: A chunk breaks a rule of 20 §4; `.record` is the index of its record.
+        """
+
+    def end_frame(self) -> None:
+        """Say that a complete frame ends here. The first must be exactly the header row.
+
+        Raises:
+            HeaderError, FrameError: It is not (10 §7.2).
+        """
+
+    def end_complete_frames(self) -> None:
+        """Say that the last complete frame ended, before a torn one is fed.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.end_complete_frames`.
+        """
+
+    def finish(self) -> ScanResult:
+        """End the scan. No streams are counted in the result.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.finish`.
+        """
+
+    def take_columns(self) -> AttemptColumns:
+        """Return the columns so far, one attempt for each settlement, and start new ones.
+
+        Returns:
+            Arrays as of `row_columns`. They own the scan's memory; nothing is copied.
+        """
+
 # --- rows (10 §4 to §6, §8; 30 §6) ---
 
 def parse_header(line: Buffer, /, *, generation: int | None = None) -> Header:
@@ -228,6 +434,7 @@ def decode_seqs(
 
     Raises:
         RowError: The value breaks a rule of 10 §6; with codec `session` a `StreamError`.
+        LimitExceededError: The ranges name more than 16,777,216 events.
     """
 
 def admit(event: Any, /) -> None:
@@ -409,16 +616,18 @@ def check_bytes(
     /,
     *,
     mode: Mode = "recoverable",
+    level: Level = "scan",
     generation: int | None = None,
     max_row_bytes: int = 268435456,
     max_frame_plain_bytes: int = 1073741824,
     max_depth: int = 1024,
     max_packed_events: int = 16777216,
 ) -> FileScan:
-    """Scan a whole log in memory: container, rows, seqs, every stream record (level `scan`).
+    """Scan a whole log in memory: container, rows, seqs, every stream record.
 
     The container is told by the first bytes. A strict scan stops before a torn frame and does
-    not fail; `torn_start` and `truncate_to` say where it is.
+    not fail; `torn_start` and `truncate_to` say where it is. Levels above `scan` apply the rules
+    of 30 §7 to §10 to logs of generation 4; what these refuse is in `findings`.
 
     Raises:
         DshCodecError: The subclass that the first refusal has, with its place.
@@ -432,6 +641,7 @@ def check_file(
     /,
     *,
     mode: Mode = "recoverable",
+    level: Level = "scan",
     generation: int | None = None,
     max_row_bytes: int = 268435456,
     max_frame_plain_bytes: int = 1073741824,

@@ -2,10 +2,12 @@
 
 from dsh_codec._kernel import (
     Assembler as Assembler,
+    ColumnScanner as ColumnScanner,
     FrameReader as FrameReader,
     FrameScanner as FrameScanner,
     Packer as Packer,
     RowScanner as RowScanner,
+    StoredStream as StoredStream,
     admit as admit,
     check_bytes as check_bytes,
     check_file as check_file,
@@ -29,17 +31,21 @@ from dsh_codec._kernel import (
     parse as parse,
     parse_header as parse_header,
     recover_tail as recover_tail,
+    row_columns as row_columns,
     run_first_token_time as run_first_token_time,
     run_first_visible_time as run_first_visible_time,
     scan_frames as scan_frames,
+    stream_columns as stream_columns,
 )
 
 __all__ = [
     "Assembler",
+    "ColumnScanner",
     "FrameReader",
     "FrameScanner",
     "Packer",
     "RowScanner",
+    "StoredStream",
     "admit",
     "check_bytes",
     "check_file",
@@ -63,7 +69,9 @@ __all__ = [
     "parse",
     "parse_header",
     "recover_tail",
+    "row_columns",
     "run_first_token_time",
     "run_first_visible_time",
     "scan_frames",
+    "stream_columns",
 ]

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from dsh_codec.errors import DshCodecError
 
 Mode: TypeAlias = Literal["strict", "recoverable"]
+Level: TypeAlias = Literal["scan", "read", "restore", "full"]
+"""How far a check goes: L0 and L1, up to L3, L4, L5. Spec: 00 §6."""
+LEVELS: Final = ("scan", "read", "restore", "full")
 Compression: TypeAlias = Literal["none", "zstd"]
 SeqCodec: TypeAlias = Literal["session", "v2", "v0"]
 
@@ -166,6 +176,9 @@ class FileScan(NamedTuple):
         truncate_to: File offset behind everything that is committed and not torn;
             None if that is the whole file.
         recovered_count: Events accepted from a torn frame.
+        findings: What the rules of a level above `scan` refuse, the decisive finding first; at
+            most 100 of each layer. Errors of this package, not raised.
+        finding_count: All that they refuse.
     """
 
     scan: ScanResult
@@ -176,3 +189,83 @@ class FileScan(NamedTuple):
     torn_start: int | None
     truncate_to: int | None
     recovered_count: int
+    findings: tuple[DshCodecError, ...] = ()
+    finding_count: int = 0
+
+
+class ChunkKind(IntEnum):
+    """Code of a chunk's type in the `kind` of columns. Spec: 20 §1.
+
+    Choice: the types in the order in which rows hold them; OTHER is every other type.
+    """
+
+    TEXT = 0
+    REASONING = 1
+    TOOL_CALL = 2
+    BLOCK_START = 3
+    BLOCK_END = 4
+    USAGE = 5
+    FINISH = 6
+    OTHER = 7
+
+
+class StreamColumns(NamedTuple):
+    """The n chunks of one stream as NumPy arrays. Spec: 20 §4.
+
+    Attributes:
+        time: int64, shape (n,), milliseconds since the Unix epoch, may be negative.
+        kind: uint8, shape (n,), code of the chunk type, see `ChunkKind`.
+        index: int64, shape (n,), block index; -1 where a raw chunk has none.
+        record: int32, shape (n,), position of the chunk's record in its stream.
+        offset: int64, shape (n + 1,), byte positions in `text`; first 0, last len(text).
+        text: uint8, shape (offset[-1],), fragments of all deltas: text, reasoning, and the
+            argument text of tool calls; other chunks have none. UTF-8; lone surrogates as
+            WTF-8. A pair that is split over two fragments stays two halves.
+    """
+
+    time: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.uint8]
+    index: npt.NDArray[np.int64]  # type: ignore[assignment]  # the tuple's own method
+    record: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+    text: npt.NDArray[np.uint8]
+
+
+class AttemptColumns(NamedTuple):
+    """The n chunks of m attempts as NumPy arrays. Spec: 20 §4, 80.
+
+    Attributes:
+        time, kind, index, record, offset, text: As in `StreamColumns`, the attempts one
+            behind the other; `record` starts at 0 in each.
+        attempt: int64, shape (m + 1,), first chunk of each attempt; first 0, last n.
+    """
+
+    time: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.uint8]
+    index: npt.NDArray[np.int64]  # type: ignore[assignment]  # the tuple's own method
+    record: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+    text: npt.NDArray[np.uint8]
+    attempt: npt.NDArray[np.int64]
+
+    def stream(self, number: int, /) -> StreamColumns:
+        """Return the columns of one attempt, from 0.
+
+        All are views but `offset`, which starts at 0 again.
+
+        Raises:
+            IndexError: There is no such attempt.
+        """
+        if not 0 <= number < len(self.attempt) - 1:
+            message = f"there is no attempt {number}"
+            raise IndexError(message)
+        first, last = self.attempt[number : number + 2].tolist()
+        start, end = self.offset[[first, last]].tolist()
+        return StreamColumns(
+            self.time[first:last],
+            self.kind[first:last],
+            self.index[first:last],
+            self.record[first:last],
+            self.offset[first : last + 1] - start,
+            self.text[start:end],
+        )

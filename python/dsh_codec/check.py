@@ -23,6 +23,7 @@ from dsh_codec.limits import (
 )
 from dsh_codec.log import Log, check_arguments, open as open_log
 from dsh_codec.report import Finding, Level, Report, Status
+from dsh_codec.rules import RuleCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +81,7 @@ def check(
     if level not in LEVELS:
         message = f"level is one of {', '.join(LEVELS)}, not {level!r}"
         raise ValueError(message)
-    limits = {
+    limits: dict[str, Any] = {
         "max_row_bytes": max_row_bytes,
         "max_frame_plain_bytes": max_frame_plain_bytes,
         "max_depth": max_depth,
@@ -95,7 +96,7 @@ def check(
             report = replace(
                 report, path=log.path, header=log.header, compression=log.compression
             )
-            scan = _scan(log, limits)
+            scan = _scan(log, level, limits)
             report = replace(report, scan=scan, findings=tuple(_notes(scan)))
             faults = _check_rules(log, scan, level)
     except (DshCodecError, OSError) as error:
@@ -120,10 +121,11 @@ def _refused(
     return replace(report, path=path, status=status, findings=findings, error=error)
 
 
-def _scan(log: Log, limits: dict[str, int]) -> FileScan:
+def _scan(log: Log, level: Level, limits: dict[str, int]) -> FileScan:
     """Scan with the kernel's own pass where it can reach the bytes itself."""
     arguments: dict[str, Any] = {
         "mode": log.mode,
+        "level": level,
         "generation": log.generation,
         **limits,
     }
@@ -151,7 +153,7 @@ def _notes(scan: FileScan) -> Iterator[Finding]:
 
 
 def _check_rules(log: Log, scan: FileScan, level: Level) -> list[DshCodecError]:
-    """Apply what the levels above `scan` ask for; the decisive fault comes first."""
+    """Return what the levels above `scan` refuse; the decisive fault comes first."""
     if level == "scan":
         return []
     if log.generation < CURRENT_GENERATION:
@@ -160,13 +162,15 @@ def _check_rules(log: Log, scan: FileScan, level: Level) -> list[DshCodecError]:
             f"generation {log.generation} and has to be migrated first"
         )
         return [UnsupportedError(message, log.path)]
-    from dsh_codec.rules import RuleCheck
-
-    cut = scan.scan.inherited_event_count
-    rules = RuleCheck(log.header.fields, cut, level=level)
-    for event in log:
-        rules.feed(event.envelope)
-    return [fault.located(path=log.path) for fault in rules.finish()]
+    findings = scan.findings
+    if log.source.door is None:
+        # The kernel could not reach the bytes, so the scan was one over the events here.
+        cut = scan.scan.inherited_event_count
+        rules = RuleCheck(log.header.fields, cut, level=level)
+        for event in log:
+            rules.feed(event.envelope)
+        findings = tuple(rules.finish())
+    return [fault.located(path=log.path) for fault in findings]
 
 
 def status_of(error: Exception) -> Status:

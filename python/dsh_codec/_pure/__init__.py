@@ -2,6 +2,12 @@
 
 from dsh_codec._pure.admission import admit
 from dsh_codec._pure.bulk import check_bytes, check_file
+from dsh_codec._pure.columns import (
+    ColumnScanner,
+    StoredStream,
+    row_columns,
+    stream_columns,
+)
 from dsh_codec._pure.frame import (
     FrameReader,
     FrameScanner,
@@ -34,10 +40,12 @@ from dsh_codec._pure.stream import (
 
 __all__ = [
     "Assembler",
+    "ColumnScanner",
     "FrameReader",
     "FrameScanner",
     "Packer",
     "RowScanner",
+    "StoredStream",
     "admit",
     "check_bytes",
     "check_file",
@@ -61,7 +69,9 @@ __all__ = [
     "parse",
     "parse_header",
     "recover_tail",
+    "row_columns",
     "run_first_token_time",
     "run_first_visible_time",
     "scan_frames",
+    "stream_columns",
 ]

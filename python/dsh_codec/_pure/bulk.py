@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeAlias
 
 from dsh_codec._pure.buffer import pieces_of, view_of
 from dsh_codec._pure.frame import (
@@ -16,8 +18,10 @@ from dsh_codec._pure.frame import (
     TailError,
     decode_tail,
 )
+from dsh_codec._pure.json import parse
 from dsh_codec._pure.row import RowScanner
-from dsh_codec._types import FileScan, Mode
+from dsh_codec._pure.seqs import decode_seqs
+from dsh_codec._types import LEVELS, FileScan, Level, Mode, Row
 from dsh_codec.errors import CorruptLogError, DshCodecError, LimitExceededError
 from dsh_codec.limits import (
     MAX_DEPTH,
@@ -31,11 +35,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+CURRENT_GENERATION: Final = 4
+_TakeRows: TypeAlias = Callable[[list[Row]], None]
 _MAGIC_BYTES: Final = MAGIC.to_bytes(4, "little")
 
 
 class _Options(NamedTuple):
     mode: Mode
+    level: Level
     generation: int | None
     max_row_bytes: int
     max_frame_plain_bytes: int
@@ -94,6 +101,7 @@ def check_bytes(
     /,
     *,
     mode: Mode = "recoverable",
+    level: Level = "scan",
     generation: int | None = None,
     max_row_bytes: int = MAX_ROW_BYTES,
     max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
@@ -103,13 +111,14 @@ def check_bytes(
     """Scan a whole log in memory. See `_kernel.pyi`."""
     options = _Options(
         mode,
+        level,
         generation,
         max_row_bytes,
         max_frame_plain_bytes,
         max_depth,
         max_packed_events,
     )
-    return _check(_Memory(view_of(data)), options)
+    return _check_levels(_Memory(view_of(data)), options)
 
 
 def check_file(
@@ -117,6 +126,7 @@ def check_file(
     /,
     *,
     mode: Mode = "recoverable",
+    level: Level = "scan",
     generation: int | None = None,
     max_row_bytes: int = MAX_ROW_BYTES,
     max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
@@ -126,6 +136,7 @@ def check_file(
     """`check_bytes` for a file, in bounded memory. See `_kernel.pyi`."""
     options = _Options(
         mode,
+        level,
         generation,
         max_row_bytes,
         max_frame_plain_bytes,
@@ -134,18 +145,55 @@ def check_file(
     )
     with Path(path).open("rb") as file:
         try:
-            return _check(_File(file), options)
+            return _check_levels(_File(file), options)
         except DshCodecError as error:
             raise error.located(path=path) from None
 
 
-def _check(source: _Source, options: _Options) -> FileScan:
+def _check_levels(source: _Source, options: _Options) -> FileScan:
+    """Scan, and in a second pass, which knows the cut, apply the rules of the level."""
+    if options.level not in LEVELS:
+        message = f"level is one of {', '.join(LEVELS)}, not {options.level!r}"
+        raise ValueError(message)
+    found = _check(source, options, _drop)
+    if options.level == "scan" or found.scan.header.generation != CURRENT_GENERATION:
+        return found
+    # The rules are written above the kernel; this is their twin in the native one.
+    from dsh_codec import _pure
+    from dsh_codec.rules import RuleCheck
+
+    header, cut = found.scan.header.fields, found.scan.inherited_event_count
+    rules = RuleCheck(header, cut, level=options.level, kernel=_pure)
+
+    def take(rows: list[Row]) -> None:
+        for row in rows:
+            rules.feed(_event(row))
+
+    _check(source, options, take)
+    findings = rules.finish()
+    return found._replace(findings=tuple(findings), finding_count=rules.finding_count)
+
+
+def _event(row: Row) -> dict[str, Any]:
+    """Return the logical event of an accepted row of generation 4."""
+    event: dict[str, Any] = parse(row.raw, max_depth=sys.maxsize)
+    if "sourceEventSeqs" in event:
+        seqs = decode_seqs(event["sourceEventSeqs"], codec="v2", max_entries=row.seq)
+        event["sourceEventSeqs"] = seqs
+    return event
+
+
+def _drop(rows: list[Row]) -> None:
+    """Take rows that nobody wants."""
+
+
+def _check(source: _Source, options: _Options, take: _TakeRows) -> FileScan:
     scanner = options.scanner()
     head = b"".join(source.pieces(0, min(4, source.size)))
     if _is_zstandard(head):
-        return _check_zstandard(source, scanner, options)
+        return _check_zstandard(source, scanner, options, take)
     for piece in source.pieces(0, source.size):
-        _feed(scanner, piece)
+        _feed(scanner, piece, take)
     result = scanner.finish()
     committed = result.committed_bytes
     return FileScan(
@@ -160,9 +208,9 @@ def _check(source: _Source, options: _Options) -> FileScan:
     )
 
 
-def _feed(scanner: RowScanner, data: Buffer) -> None:
-    """Feed bytes, rows dropped; a refusal behind accepted rows comes with a second call."""
-    scanner.feed(data)
+def _feed(scanner: RowScanner, data: Buffer, take: _TakeRows) -> None:
+    """Feed bytes; a refusal behind accepted rows comes with a second call."""
+    take(scanner.feed(data))
     scanner.feed(b"")
 
 
@@ -174,7 +222,7 @@ def _is_zstandard(head: bytes) -> bool:
 
 
 def _check_zstandard(
-    source: _Source, scanner: RowScanner, options: _Options
+    source: _Source, scanner: RowScanner, options: _Options, take: _TakeRows
 ) -> FileScan:
     """Scan a Zstandard file by the steps of 10 §8.3."""
     # A pass over the structure comes first: which frame is the last decides what a row may do.
@@ -189,7 +237,7 @@ def _check_zstandard(
         reader.feed(piece)
         while (plain := reader.read()) is not None:
             try:
-                _feed(scanner, plain.data)
+                _feed(scanner, plain.data, take)
                 if plain.last:
                     scanner.end_frame()
             except DshCodecError as error:
@@ -199,7 +247,7 @@ def _check_zstandard(
 
     if torn_start is not None and options.mode == "recoverable":
         for data in _tail(source, torn_start, options.max_frame_plain_bytes):
-            _feed(scanner, data)
+            _feed(scanner, data, take)
     return FileScan(
         scan=scanner.finish(),
         compression="zstd",

@@ -308,6 +308,12 @@ class RowScanner:
             return None
         except LimitExceededError as error:
             raise self._limit(error) from None
+        # In older generations nothing looks at rows behind a line that is no JSON, not even
+        # hard admission (50 §2.4 item 2); generation 4 admits every row that parses.
+        if self._text_issue is not None:
+            if is_turn_end(value):
+                raise self._text_issue
+            return None
         try:
             if generation == 4:
                 admit(value)
@@ -315,10 +321,6 @@ class RowScanner:
                 admit_v3(value)
         except DshCodecError as error:
             raise self._located(error) from None
-        if self._text_issue is not None:
-            if is_turn_end(value):
-                raise self._text_issue
-            return None
         decoded = self._decode(value, generation)
         return None if decoded is None else self._accept(raw, decoded)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from dsh_codec._pure.quote import quote
-from dsh_codec.errors import RowError, StreamError
+from dsh_codec.errors import LimitExceededError, RowError, StreamError
 from dsh_codec.limits import MAX_SAFE_INTEGER
 from dsh_codec.values import is_count
 
@@ -19,6 +19,8 @@ Span: TypeAlias = tuple[int, int]
 """First and last seq, both included."""
 
 RULE: Final = "10 §6"
+MAX_DECODED_SEQS: Final = 16_777_216
+"""Seqs that are written out at most; a short range can name 2^53."""
 SHORTEST_RANGE: Final = 3
 """Seqs in the shortest run that is written as a pair."""
 
@@ -59,6 +61,15 @@ def decode_seqs(
         if codec == "session":
             raise StreamError(error.message, *error.args[1:7], None) from None
         raise
+    total = sum(last - first + 1 for first, last in spans)
+    if total > MAX_DECODED_SEQS:
+        message = (
+            f"the ranges name {total} events; "
+            "set max_entries to the seq of the owning event"
+        )
+        raise LimitExceededError(
+            message, None, None, None, None, None, None, "max_entries", MAX_DECODED_SEQS
+        )
     return [seq for first, last in spans for seq in range(first, last + 1)]
 
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::frame::{FrameReader, FrameScanner, MAX_PIECE_BYTES, Step};
 use crate::row::{Mode, RowScanner, ScanOptions, ScanResult};
+use crate::rules::Level;
 
 /// First bytes of a Zstandard frame. Spec 10 §7.3.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -168,46 +169,50 @@ impl Source for Disk {
     }
 }
 
-/// Scans a whole log in memory.
+/// Scans a whole log in memory. What the rules of a level above `Scan` refuse is in `scan.findings`.
 ///
 /// # Errors
-/// The first refusal, with its place.
+/// The first refusal of the scan, with its place; findings of rules are none.
 ///
 /// # Source
-/// Spec 10 §8.
-pub fn check_bytes(data: &[u8], options: ScanOptions) -> Result<FileScan> {
-    check(&mut Memory(data), data, options)
+/// Spec 00 §6, 10 §8.
+pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<FileScan> {
+    check(&mut Memory(data), data, options, level)
 }
 
-/// Scans a file in bounded memory: buffers of 1 MiB, the window of a frame, and the longest row.
+/// [`check_bytes`] for a file.
 ///
 /// # Errors
-/// `Io`, or the first refusal with its place.
+/// `Io`, or as for [`check_bytes`].
+///
+/// # Cost
+/// Memory: buffers of 1 MiB, the window of a frame, the longest row, and above level `Scan` that of
+/// [`RuleCheck`](crate::rules::RuleCheck).
 ///
 /// # Source
-/// Spec 10 §8.
-pub fn check_file(path: &Path, options: ScanOptions) -> Result<FileScan> {
+/// Spec 00 §6, 10 §8.
+pub fn check_file(path: &Path, options: ScanOptions, level: Level) -> Result<FileScan> {
     let mut disk = Disk::open(path)?;
     let mut first = Vec::new();
     disk.read(0, MAGIC.len() as u64, &mut |bytes| {
         first.extend_from_slice(bytes);
         Ok(())
     })?;
-    check(&mut disk, &first, options)
+    check(&mut disk, &first, options, level)
 }
 
-fn check(source: &mut impl Source, first: &[u8], options: ScanOptions) -> Result<FileScan> {
+fn check(source: &mut impl Source, first: &[u8], options: ScanOptions, level: Level) -> Result<FileScan> {
     // A skippable frame is not allowed, but it tells what the file is; the frame scan refuses it.
     let skippable = matches!(first, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
     if skippable || first.starts_with(&MAGIC) {
-        check_frames(source, options)
+        check_frames(source, options, level)
     } else {
-        check_plain(source, options)
+        check_plain(source, options, level)
     }
 }
 
-fn check_plain(source: &mut impl Source, options: ScanOptions) -> Result<FileScan> {
-    let mut scanner = RowScanner::new(options);
+fn check_plain(source: &mut impl Source, options: ScanOptions, level: Level) -> Result<FileScan> {
+    let mut scanner = RowScanner::at_level(options, level);
     source.read(0, source.len(), &mut |bytes| scanner.feed(bytes, &mut |_| {}))?;
     let scan = scanner.finish()?;
     let (committed, plain_bytes) = (scan.totals.committed_bytes, scan.totals.fed_bytes);
@@ -223,14 +228,14 @@ fn check_plain(source: &mut impl Source, options: ScanOptions) -> Result<FileSca
     })
 }
 
-fn check_frames(source: &mut impl Source, options: ScanOptions) -> Result<FileScan> {
+fn check_frames(source: &mut impl Source, options: ScanOptions, level: Level) -> Result<FileScan> {
     // Where the last complete frame ends has to be known before rows are accepted: a damaged frame that is complete is
     // corrupt, the same bytes in a torn one are just not recovered.
     let mut structure = FrameScanner::new();
     let frames = source.scan_frames(&mut structure, &mut Vec::new())?;
     let torn_start = structure.finish();
 
-    let mut scanner = RowScanner::new(options);
+    let mut scanner = RowScanner::at_level(options, level);
     let mut reader = FrameReader::new(options.limits.max_frame_plain_bytes)?;
     let mut piece = vec![0; MAX_PIECE_BYTES];
     source.read(0, frames.end, &mut |bytes| {
@@ -352,7 +357,7 @@ mod tests {
         let ends = [frames[0].len(), frames[0].len() + frames[1].len(), file.len()];
         for cut in 0..=file.len() {
             let data = &file[..cut];
-            let result = check_bytes(data, options(Mode::Recoverable));
+            let result = check_bytes(data, options(Mode::Recoverable), Level::Scan);
             if cut < ends[0] {
                 assert!(matches!(result.unwrap_err().kind(), ErrorKind::Header));
                 continue;
@@ -367,7 +372,7 @@ mod tests {
             let recovered = memchr::memchr_iter(b'\n', &recovered).count() as u64;
             assert_eq!(found.recovered_count, recovered);
             assert_eq!(found.scan.totals.event_count, [0, 5, 9][complete - 1] + recovered);
-            let strict = check_bytes(data, options(Mode::Strict)).unwrap();
+            let strict = check_bytes(data, options(Mode::Strict), Level::Scan).unwrap();
             assert_eq!(strict.scan.totals.event_count, [0, 5, 9][complete - 1]);
         }
     }
@@ -378,7 +383,9 @@ mod tests {
             .map(|text| encode_frame(text.as_bytes(), 3).unwrap())
             .concat();
         assert!(matches!(
-            check_bytes(&file, options(Mode::Recoverable)).unwrap_err().kind(),
+            check_bytes(&file, options(Mode::Recoverable), Level::Scan)
+                .unwrap_err()
+                .kind(),
             ErrorKind::Row
         ));
     }
@@ -387,7 +394,9 @@ mod tests {
     fn rows_in_the_first_frame_are_refused() {
         let file = encode_frame((HEADER.to_owned() + &rows(0, 1)).as_bytes(), 3).unwrap();
         assert!(matches!(
-            check_bytes(&file, options(Mode::Recoverable)).unwrap_err().kind(),
+            check_bytes(&file, options(Mode::Recoverable), Level::Scan)
+                .unwrap_err()
+                .kind(),
             ErrorKind::Frame
         ));
     }

@@ -32,3 +32,6 @@ pub const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
 
 /// Stream faults that a scan keeps; the rest is only counted.
 pub const MAX_KEPT_FAULTS: usize = 100;
+
+/// Findings that a check of rules keeps for each layer; the rest is only counted.
+pub const MAX_KEPT_FINDINGS: usize = 100;

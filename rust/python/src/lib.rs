@@ -3,6 +3,7 @@
 
 mod buffer;
 mod bulk;
+mod columns;
 mod errors;
 mod frame;
 mod json;
@@ -20,6 +21,8 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use super::bulk::{check_bytes, check_file};
+    #[pymodule_export]
+    use super::columns::{ColumnScanner, StoredStream, row_columns, stream_columns};
     #[pymodule_export]
     use super::frame::{FrameReader, FrameScanner, encode_frame, recover_tail, scan_frames};
     #[pymodule_export]

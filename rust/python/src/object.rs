@@ -159,15 +159,17 @@ impl<'py, 'a> ObjectSink<'py, 'a> {
     }
 
     #[inline]
-    fn add(&mut self, value: Bound<'py, PyAny>) -> Flow {
+    fn add(&mut self, value: Bound<'py, PyAny>) {
         self.scratch.values.push(value.unbind());
-        Ok(())
     }
 
     #[inline]
     fn push<T>(&mut self, value: PyResult<Bound<'py, T>>) -> Flow {
         match value {
-            Ok(value) => self.add(value.into_any()),
+            Ok(value) => {
+                self.add(value.into_any());
+                Ok(())
+            }
             Err(error) => {
                 self.failure = Some(error);
                 Err(Stopped)
@@ -199,17 +201,20 @@ impl Sink for ObjectSink<'_, '_> {
 
     #[inline(always)]
     fn null(&mut self, _at: usize) -> Flow {
-        self.add(self.py.None().into_bound(self.py))
+        self.add(self.py.None().into_bound(self.py));
+        Ok(())
     }
 
     #[inline(always)]
     fn boolean(&mut self, value: bool, _at: usize) -> Flow {
-        self.add(PyBool::new(self.py, value).to_owned().into_any())
+        self.add(PyBool::new(self.py, value).to_owned().into_any());
+        Ok(())
     }
 
     #[inline(always)]
     fn integer(&mut self, value: i64, _at: usize) -> Flow {
-        self.add(PyInt::new(self.py, value).into_any())
+        self.add(PyInt::new(self.py, value).into_any());
+        Ok(())
     }
 
     fn number(&mut self, start: usize, end: usize) -> Flow {
@@ -225,7 +230,8 @@ impl Sink for ObjectSink<'_, '_> {
                 return self.integer(exact, start);
             }
         }
-        self.add(PyFloat::new(self.py, value).into_any())
+        self.add(PyFloat::new(self.py, value).into_any());
+        Ok(())
     }
 
     #[inline(always)]

@@ -27,7 +27,7 @@ fn lock<'a, T>(mutex: &'a Mutex<T>, py: Python<'_>) -> MutexGuard<'a, T> {
 }
 
 /// A list of records as a value. The list itself may be a tuple.
-fn records_value<'py>(records: &Bound<'py, PyAny>) -> PyValue<'py> {
+pub(crate) fn records_value<'py>(records: &Bound<'py, PyAny>) -> PyValue<'py> {
     match records.cast_exact::<PyTuple>() {
         Ok(tuple) => PyValue(tuple.to_list().into_any()),
         Err(_) => PyValue(records.clone()),

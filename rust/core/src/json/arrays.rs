@@ -4,8 +4,8 @@
 //! each string costs more than the bytes do. The block forms below accept compact JSON only; whatever they do not
 //! expect is read again, element by element. The benchmark `bench_check` shows what it pays.
 
-use super::blocks::Blocks;
-use super::reader::{Fault, FaultKind, Literal, read_number, read_string, skip_escape, skip_space};
+use super::blocks::{Blocks, escaped_bytes};
+use super::reader::{Fault, FaultKind, Literal, read_number, read_string, skip_rare_escape, skip_space};
 use super::sink::IntegerShape;
 
 /// What a block form found.
@@ -76,26 +76,14 @@ fn strings_blockwise<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Blockw
         let (block, real) = block_at(bytes, at, &mut spare);
         let masks = blocks.strings(block);
         let mut quote = masks.quote;
-        let mut bad_escape = None;
+        let mut bad = 0;
+        let mut unicode = 0;
         if masks.backslash | escaped != 0 {
-            // Walk over the escapes: each backslash that is not escaped itself escapes the next byte.
-            let mut pending = masks.backslash & !escaped;
-            let mut taken = escaped;
-            escaped = 0;
-            while pending != 0 {
-                let bit = pending.trailing_zeros();
-                if let Err(fault) = skip_escape(bytes, at + bit as usize) {
-                    bad_escape = Some((bit, fault));
-                    break;
-                }
-                if bit == 63 {
-                    escaped = 1;
-                    break;
-                }
-                taken |= 2 << bit;
-                pending &= !(3 << bit);
-            }
-            quote &= !taken;
+            let letters = blocks.escapes(block);
+            let behind = escaped_bytes(masks.backslash, &mut escaped);
+            quote &= !behind;
+            bad = behind & !letters.letter;
+            unicode = behind & letters.unicode;
         }
         let within = parity(quote) ^ inside; // opening quotes and insides, not closing quotes
         let opening = quote & within;
@@ -104,20 +92,22 @@ fn strings_blockwise<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Blockw
         // Where the text stops to be strings with commas between them.
         let wrong = !within & !(closing | comma) | within & masks.control;
         let len = wrong.trailing_zeros();
-        // Behind a bad escape the masks mean nothing; the array may have ended before it.
-        let bad = bad_escape.filter(|&(bit, _)| bit < len);
-        let range = bits_below(bad.map_or(len, |(bit, _)| bit));
+        let range = bits_below(len);
         let expected_comma = closing << 1 | want_comma;
         let expected_quote = comma << 1 | want_quote;
-        if (expected_comma ^ comma) & range != 0 || (expected_quote ^ opening) & range != 0 {
+        if ((expected_comma ^ comma) | (expected_quote ^ opening) | bad) & range != 0 {
             return Blockwise::Unclear;
         }
-        if let Some((_, fault)) = bad {
-            return if fault.kind == FaultKind::End {
-                Blockwise::End
-            } else {
-                Blockwise::Unclear
-            };
+        unicode &= range;
+        while unicode != 0 {
+            let letter = at + unicode.trailing_zeros() as usize;
+            match skip_rare_escape(bytes, letter - 1) {
+                Ok(_) => unicode &= unicode - 1,
+                Err(Fault {
+                    kind: FaultKind::End, ..
+                }) => return Blockwise::End,
+                Err(_) => return Blockwise::Unclear,
+            }
         }
         count += (opening & range).count_ones() as usize;
         if len < 64 {

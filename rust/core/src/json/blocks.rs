@@ -44,12 +44,35 @@ pub(crate) struct LongMasks {
     pub(crate) high: bool,
 }
 
+/// Classification of 64 bytes that may follow a backslash.
+#[derive(Clone, Copy)]
+pub(crate) struct EscapeMasks {
+    /// Bytes that make an escape with a backslash before them: `"\\/bfnrtu`.
+    pub(crate) letter: u64,
+    /// The letter `u`, which wants four digits behind it.
+    pub(crate) unicode: u64,
+}
+
 /// A way to classify blocks. A value of an implementing type is the proof that the processor can do it.
 pub(crate) trait Blocks: Copy {
     fn strings(self, block: &[u8; 64]) -> StringMasks;
     fn integers(self, block: &[u8; 64]) -> IntegerMasks;
     fn short(self, block: &[u8; 32]) -> ShortMasks;
     fn long(self, block: &[u8; 64]) -> LongMasks;
+    fn escapes(self, block: &[u8; 64]) -> EscapeMasks;
+}
+
+/// The bytes that are escaped: those behind a backslash that is not escaped itself. `carry` is 1 if the first byte is
+/// escaped by the block before, and is set for the block behind. Branch-free: a run of backslashes is one addition.
+#[inline(always)]
+pub(crate) fn escaped_bytes(backslash: u64, carry: &mut u64) -> u64 {
+    const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+    let starts = backslash & !*carry;
+    // Subtracting a run's start from the bits behind it flips the odd places of the run, to its end.
+    let codes = ((starts << 1) | ODD).wrapping_sub(starts) ^ ODD;
+    let escaped = codes ^ (backslash | *carry);
+    *carry = (codes & backslash) >> 63;
+    escaped
 }
 
 /// Work that is compiled once for each kind of [`Blocks`]. `run` must be `#[inline(always)]`.
@@ -63,6 +86,10 @@ pub(crate) trait Task {
 pub(crate) fn dispatch<T: Task>(task: T) -> T::Output {
     #[cfg(target_arch = "x86_64")]
     {
+        if x86::has_avx512() {
+            // SAFETY: the features that the function is compiled for were just found on this processor.
+            return unsafe { x86::with_avx512(task) };
+        }
         if x86::has_avx2() {
             // SAFETY: the features that the function is compiled for were just found on this processor.
             return unsafe { x86::with_avx2(task) };
@@ -174,15 +201,41 @@ impl Blocks for Portable {
         }
         masks
     }
+
+    #[inline]
+    fn escapes(self, block: &[u8; 64]) -> EscapeMasks {
+        let mut masks = EscapeMasks {
+            letter: 0,
+            unicode: 0,
+        };
+        for (at, word) in Self::words(block) {
+            masks.unicode |= equal(word, b'u') << at;
+            masks.letter |= ESCAPE_LETTERS
+                .iter()
+                .fold(0, |bits, &letter| bits | equal(word, letter))
+                << at;
+        }
+        masks.letter |= masks.unicode;
+        masks
+    }
 }
+
+/// Letters of the escapes other than `u`.
+const ESCAPE_LETTERS: [u8; 8] = *b"\"\\/bfnrt";
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Blocks, IntegerMasks, LongMasks, ShortMasks, StringMasks, Task};
+    use super::{
+        Blocks, ESCAPE_LETTERS, EscapeMasks, IntegerMasks, LongMasks, ShortMasks, StringMasks, Task,
+    };
     use core::arch::x86_64::{
-        __m128i, __m256i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128,
-        _mm_set1_epi8, _mm_sub_epi8, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_min_epu8,
-        _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8, _mm256_sub_epi8,
+        __m128i, __m256i, __m512i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_min_epu8, _mm_movemask_epi8,
+        _mm_or_si128, _mm_set1_epi8, _mm_sub_epi8, _mm256_and_si256, _mm256_cmpeq_epi8, _mm256_cmpgt_epi8,
+        _mm256_loadu_si256, _mm256_min_epu8, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8,
+        _mm256_setr_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srli_epi16, _mm256_sub_epi8,
+        _mm512_and_si512, _mm512_cmpeq_epi8_mask, _mm512_cmple_epu8_mask, _mm512_loadu_si512,
+        _mm512_movepi8_mask, _mm512_set1_epi8, _mm512_set4_epi32, _mm512_shuffle_epi8, _mm512_srli_epi16,
+        _mm512_sub_epi8, _mm512_test_epi8_mask,
     };
 
     #[inline]
@@ -194,6 +247,16 @@ mod x86 {
             && is_x86_feature_detected!("popcnt")
     }
 
+    #[inline]
+    pub(super) fn has_avx512() -> bool {
+        is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") && has_avx2()
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+    pub(super) fn with_avx512<T: Task>(task: T) -> T::Output {
+        task.run(Avx512(()))
+    }
+
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) fn with_avx2<T: Task>(task: T) -> T::Output {
         task.run(Avx2(()))
@@ -202,6 +265,10 @@ mod x86 {
     /// SSE2 is part of the base target.
     #[derive(Clone, Copy)]
     pub(super) struct Sse2;
+
+    /// Made by [`with_avx512`] only, so whoever holds one runs on a processor that has it.
+    #[derive(Clone, Copy)]
+    pub(super) struct Avx512(());
 
     /// Made by [`with_avx2`] only, so whoever holds one runs on a processor that has it.
     #[derive(Clone, Copy)]
@@ -309,6 +376,25 @@ mod x86 {
         masks
     }
 
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    fn sse2_escapes(block: &[u8; 64]) -> EscapeMasks {
+        let mut masks = EscapeMasks {
+            letter: 0,
+            unicode: 0,
+        };
+        for at in [0, 16, 32, 48] {
+            let v = load16(block, at);
+            let unicode = equal16(v, b'u');
+            let letter = ESCAPE_LETTERS
+                .iter()
+                .fold(unicode, |found, &letter| _mm_or_si128(found, equal16(v, letter)));
+            masks.unicode |= u64::from(bits16(unicode)) << at;
+            masks.letter |= u64::from(bits16(letter)) << at;
+        }
+        masks
+    }
+
     impl Blocks for Sse2 {
         #[inline(always)]
         fn strings(self, block: &[u8; 64]) -> StringMasks {
@@ -332,6 +418,12 @@ mod x86 {
         fn long(self, block: &[u8; 64]) -> LongMasks {
             // SAFETY: the feature is part of every x86-64.
             unsafe { sse2_long(block) }
+        }
+
+        #[inline(always)]
+        fn escapes(self, block: &[u8; 64]) -> EscapeMasks {
+            // SAFETY: the feature is part of every x86-64.
+            unsafe { sse2_escapes(block) }
         }
     }
 
@@ -426,6 +518,65 @@ mod x86 {
         }
     }
 
+    /// By its low and its high four bits, a byte is looked up in two tables; it is a letter of an escape if both
+    /// results share a bit: 1 for bytes 0x2X, 2 for 0x5X, 4 for 0x6X, 8 for 0x7X.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn letters32(v: __m256i) -> __m256i {
+        let low = _mm256_setr_epi8(
+            0,
+            0,
+            1 | 4 | 8,
+            0,
+            8,
+            8,
+            4,
+            0,
+            0,
+            0,
+            0,
+            0,
+            2,
+            0,
+            4,
+            1,
+            0,
+            0,
+            1 | 4 | 8,
+            0,
+            8,
+            8,
+            4,
+            0,
+            0,
+            0,
+            0,
+            0,
+            2,
+            0,
+            4,
+            1,
+        );
+        let high = _mm256_setr_epi8(
+            0, 0, 1, 0, 0, 2, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0,
+        );
+        // Bytes from 0x80 give 0 in the first look-up.
+        let by_low = _mm256_shuffle_epi8(low, v);
+        let top = _mm256_and_si256(_mm256_srli_epi16::<4>(v), _mm256_set1_epi8(0x0f));
+        let shared = _mm256_and_si256(by_low, _mm256_shuffle_epi8(high, top));
+        _mm256_cmpgt_epi8(shared, _mm256_setzero_si256())
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn avx2_escapes(block: &[u8; 64]) -> EscapeMasks {
+        let (a, b) = (load32(block, 0), load32(block, 32));
+        EscapeMasks {
+            letter: join(letters32(a), letters32(b)),
+            unicode: join(equal32(a, b'u'), equal32(b, b'u')),
+        }
+    }
+
     impl Blocks for Avx2 {
         #[inline(always)]
         fn strings(self, block: &[u8; 64]) -> StringMasks {
@@ -450,6 +601,113 @@ mod x86 {
             // SAFETY: a value of this type exists only where the feature was found.
             unsafe { avx2_long(block) }
         }
+
+        #[inline(always)]
+        fn escapes(self, block: &[u8; 64]) -> EscapeMasks {
+            // SAFETY: a value of this type exists only where the feature was found.
+            unsafe { avx2_escapes(block) }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn load64(block: &[u8; 64]) -> __m512i {
+        // SAFETY: the reference is to 64 readable bytes, and the load asks for no alignment.
+        unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn equal64(v: __m512i, byte: u8) -> u64 {
+        _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8(byte.cast_signed()))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn at_most64(v: __m512i, limit: u8) -> u64 {
+        _mm512_cmple_epu8_mask(v, _mm512_set1_epi8(limit.cast_signed()))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn avx512_strings(block: &[u8; 64]) -> StringMasks {
+        let v = load64(block);
+        StringMasks {
+            quote: equal64(v, b'"'),
+            backslash: equal64(v, b'\\'),
+            control: at_most64(v, 0x1f),
+            comma: equal64(v, b','),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn avx512_integers(block: &[u8; 64]) -> IntegerMasks {
+        let v = load64(block);
+        IntegerMasks {
+            digit: at_most64(_mm512_sub_epi8(v, _mm512_set1_epi8(b'0'.cast_signed())), 9),
+            zero: equal64(v, b'0'),
+            comma: equal64(v, b','),
+            minus: equal64(v, b'-'),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn avx512_long(block: &[u8; 64]) -> LongMasks {
+        let v = load64(block);
+        LongMasks {
+            special: equal64(v, b'"') | equal64(v, b'\\') | at_most64(v, 0x1f),
+            high: _mm512_movepi8_mask(v) != 0,
+        }
+    }
+
+    /// See [`letters32`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn avx512_escapes(block: &[u8; 64]) -> EscapeMasks {
+        let v = load64(block);
+        // The tables of `letters32`, four bytes in an element, four times.
+        let low = _mm512_set4_epi32(0x0104_0002, 0, 0x0004_0808, 0x000d_0000);
+        let high = _mm512_set4_epi32(0, 0, 0x0804_0200, 0x0001_0000);
+        let by_low = _mm512_shuffle_epi8(low, v);
+        let top = _mm512_and_si512(_mm512_srli_epi16::<4>(v), _mm512_set1_epi8(0x0f));
+        EscapeMasks {
+            letter: _mm512_test_epi8_mask(by_low, _mm512_shuffle_epi8(high, top)),
+            unicode: equal64(v, b'u'),
+        }
+    }
+
+    impl Blocks for Avx512 {
+        #[inline(always)]
+        fn strings(self, block: &[u8; 64]) -> StringMasks {
+            // SAFETY: a value of this type exists only where the feature was found.
+            unsafe { avx512_strings(block) }
+        }
+
+        #[inline(always)]
+        fn integers(self, block: &[u8; 64]) -> IntegerMasks {
+            // SAFETY: a value of this type exists only where the feature was found.
+            unsafe { avx512_integers(block) }
+        }
+
+        #[inline(always)]
+        fn short(self, block: &[u8; 32]) -> ShortMasks {
+            // SAFETY: a value of this type exists only where AVX2 was found, too.
+            unsafe { avx2_short(block) }
+        }
+
+        #[inline(always)]
+        fn long(self, block: &[u8; 64]) -> LongMasks {
+            // SAFETY: a value of this type exists only where the feature was found.
+            unsafe { avx512_long(block) }
+        }
+
+        #[inline(always)]
+        fn escapes(self, block: &[u8; 64]) -> EscapeMasks {
+            // SAFETY: a value of this type exists only where the feature was found.
+            unsafe { avx512_escapes(block) }
+        }
     }
 }
 
@@ -458,28 +716,29 @@ mod tests {
     use super::*;
 
     struct Classify<'a>(&'a [u8; 64]);
-    type Masks = [u64; 12];
+    type Masks = [u64; 14];
 
     fn classify<B: Blocks>(blocks: B, block: &[u8; 64]) -> Masks {
-        let s = blocks.strings(block);
-        let i = blocks.integers(block);
-        let h = blocks.short(block[16..48].try_into().unwrap());
-        let (special, high) = (u64::from(h.special), u64::from(h.high));
-        let l = blocks.long(block);
-        let long = [l.special, u64::from(l.high)];
+        let strings = blocks.strings(block);
+        let integers = blocks.integers(block);
+        let short = blocks.short(block[16..48].try_into().unwrap());
+        let long = blocks.long(block);
+        let escapes = blocks.escapes(block);
         [
-            s.quote,
-            s.backslash,
-            s.control,
-            s.comma,
-            i.digit,
-            i.zero,
-            i.comma,
-            i.minus,
-            special,
-            high,
-            long[0],
-            long[1],
+            strings.quote,
+            strings.backslash,
+            strings.control,
+            strings.comma,
+            integers.digit,
+            integers.zero,
+            integers.comma,
+            integers.minus,
+            u64::from(short.special),
+            u64::from(short.high),
+            long.special,
+            u64::from(long.high),
+            escapes.letter,
+            escapes.unicode,
         ]
     }
 
@@ -510,7 +769,28 @@ mod tests {
             mask(|b| b >= 0x80, &block[16..48]),
             mask(|b| b == b'"' || b == b'\\' || b < 0x20, block),
             u64::from(block.iter().any(|&b| b >= 0x80)),
+            mask(|b| b"\"\\/bfnrtu".contains(&b), block),
+            mask(|b| b == b'u', block),
         ]
+    }
+
+    #[test]
+    fn escaped_bytes_are_those_behind_an_odd_run_of_backslashes() {
+        let mut state = 3u64;
+        let mut carry = 0;
+        let mut plain_carry = false;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let backslash =
+                (state >> 7) & state.rotate_left(21) | if state >> 62 == 0 { u64::MAX << 40 } else { 0 };
+            let mut expected = 0u64;
+            for bit in 0..64 {
+                expected |= u64::from(plain_carry) << bit;
+                plain_carry = !plain_carry && backslash >> bit & 1 == 1;
+            }
+            assert_eq!(escaped_bytes(backslash, &mut carry), expected);
+            assert_eq!(carry, u64::from(plain_carry));
+        }
     }
 
     #[test]
@@ -531,7 +811,13 @@ mod tests {
             assert_eq!(classify(Portable, &block), expected);
             assert_eq!(dispatch(Classify(&block)), expected);
             #[cfg(target_arch = "x86_64")]
-            assert_eq!(classify(x86::Sse2, &block), expected);
+            {
+                assert_eq!(classify(x86::Sse2, &block), expected);
+                if x86::has_avx2() {
+                    // SAFETY: the features were just found.
+                    assert_eq!(unsafe { x86::with_avx2(Classify(&block)) }, expected);
+                }
+            }
         }
     }
 }

@@ -11,14 +11,16 @@ mod reader;
 mod sink;
 mod tape;
 pub mod text;
+mod unpack;
 mod writer;
 
+pub(crate) use blocks::{Blocks, Task as BlockTask, dispatch as run_blocks};
 pub use reader::{Fault, FaultKind};
+pub(crate) use reader::{read_integer, read_string_end};
 pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};
 pub use tape::{Elements, Kind, Members, Node, Tape};
 pub use writer::{order_keys, write_node};
 
-use blocks::{Blocks, Task, dispatch};
 use reader::{Open, read_value, skip_space};
 
 /// Parses one JSON text into any sink.
@@ -27,7 +29,7 @@ use reader::{Open, read_value, skip_space};
 /// A [`Fault`] where the text stops to be JSON, nests deeper than `max_depth`, or the sink stops.
 pub fn parse<S: Sink>(bytes: &[u8], sink: &mut S, max_depth: usize) -> Result<(), Fault> {
     struct Parse<'s, 'b, S>(&'b [u8], &'s mut S, usize);
-    impl<S: Sink> Task for Parse<'_, '_, S> {
+    impl<S: Sink> BlockTask for Parse<'_, '_, S> {
         type Output = Result<usize, Fault>;
         #[inline(always)]
         fn run<B: Blocks>(self, blocks: B) -> Self::Output {
@@ -35,7 +37,7 @@ pub fn parse<S: Sink>(bytes: &[u8], sink: &mut S, max_depth: usize) -> Result<()
             read_value::<B, S, false>(blocks, self.0, 0, self.1, &mut open, self.2)
         }
     }
-    let end = dispatch(Parse(bytes, sink, max_depth))?;
+    let end = run_blocks(Parse(bytes, sink, max_depth))?;
     let end = skip_space::<false>(bytes, end);
     if end < bytes.len() {
         Err(Fault::unexpected(end, "the end of the text"))

@@ -4,7 +4,7 @@
 //! same before and after it.
 
 use super::arrays;
-use super::blocks::Blocks;
+use super::blocks::{Blocks, escaped_bytes};
 use super::number::SAFE_DIGITS;
 use super::sink::{Flow, Sink, Span, Stopped};
 
@@ -85,7 +85,7 @@ pub(crate) fn skip_escape(bytes: &[u8], at: usize) -> Result<usize, Fault> {
 }
 
 #[inline(never)]
-fn skip_rare_escape(bytes: &[u8], at: usize) -> Result<usize, Fault> {
+pub(crate) fn skip_rare_escape(bytes: &[u8], at: usize) -> Result<usize, Fault> {
     const EXPECTED: &str = "one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\u and four hexadecimal digits";
     match bytes.get(at + 1) {
         Some(b'u') => {
@@ -134,32 +134,49 @@ fn read_long_string<B: Blocks>(
     mut at: usize,
     mut span: Span,
 ) -> Result<Span, Fault> {
-    'block: while let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk::<64>()) {
-        let masks = blocks.long(block);
-        let mut special = masks.special;
+    let mut carry = 0; // whether the block starts with an escaped byte
+    while let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk::<64>()) {
+        let long = blocks.long(block);
         // A byte behind the end of the string may make the mark too careful, never too careless.
-        span.high |= masks.high;
-        while special != 0 {
-            let place = at + special.trailing_zeros() as usize;
-            match bytes.get(place) {
-                Some(b'"') => {
-                    span.end = place;
-                    return Ok(span);
-                }
-                Some(b'\\') => {
-                    span.escaped = true;
-                    let behind = skip_escape(bytes, place)?;
-                    if behind - at >= 64 {
-                        at = behind;
-                        continue 'block;
-                    }
-                    special &= u64::MAX << (behind - at);
-                }
-                _ => return Err(Fault::unexpected(place, "no control character inside a string")),
-            }
+        span.high |= long.high;
+        if long.special | carry == 0 {
+            at += 64;
+            continue;
+        }
+        let masks = blocks.strings(block);
+        let mut quote = masks.quote;
+        let mut wrong = masks.control;
+        let mut unicode = 0;
+        let starts_escaped = carry;
+        if masks.backslash | carry != 0 {
+            let letters = blocks.escapes(block);
+            let escaped = escaped_bytes(masks.backslash, &mut carry);
+            quote &= !escaped;
+            wrong |= escaped & !letters.letter;
+            unicode = escaped & letters.unicode;
+        }
+        // What stands behind the closing quote does not count.
+        let inside = (quote & quote.wrapping_neg()).wrapping_sub(1);
+        span.escaped |= masks.backslash & inside != 0;
+        unicode &= inside;
+        let mut is_sound = wrong & inside == 0;
+        while is_sound && unicode != 0 {
+            let letter = at + unicode.trailing_zeros() as usize;
+            is_sound = skip_rare_escape(bytes, letter - 1).is_ok();
+            unicode &= unicode - 1;
+        }
+        if !is_sound {
+            // The plain loop finds the first fault of the block.
+            carry = starts_escaped;
+            break;
+        }
+        if quote != 0 {
+            span.end = at + quote.trailing_zeros() as usize;
+            return Ok(span);
         }
         at += 64;
     }
+    at -= usize::from(carry == 1); // back to the backslash
     loop {
         match bytes.get(at) {
             Some(b'"') => {
@@ -186,6 +203,21 @@ pub(crate) enum Literal {
     Integer(i64),
     /// Anything else.
     Other,
+}
+
+/// Reads an integer of at most 15 digits that is not −0; None for any other number.
+#[inline(always)]
+pub(crate) fn read_integer(bytes: &[u8], start: usize) -> Option<(i64, usize)> {
+    match read_number(bytes, start) {
+        Ok((Literal::Integer(value), end)) => Some((value, end)),
+        _ => None,
+    }
+}
+
+/// The closing quote of a string literal whose inside starts at `start`; None if it is none.
+#[inline(always)]
+pub(crate) fn read_string_end<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Option<usize> {
+    read_string(blocks, bytes, start).ok().map(|span| span.end)
 }
 
 fn skip_digits(bytes: &[u8], mut at: usize) -> usize {

@@ -344,6 +344,28 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// A string without escapes that stands in some bytes, its quotes not counted.
+    pub(crate) fn of_text(bytes: &'a [u8], start: u32, end: u32) -> Self {
+        let word = Word {
+            tag: Tag::Text,
+            flag: false,
+            high: true,
+            a: start,
+            b: end,
+        };
+        Self {
+            bytes,
+            words: &[],
+            at: usize::MAX,
+            word,
+        }
+    }
+
+    /// The value that was parsed, of which this one is a part.
+    pub(crate) fn root(&self) -> Self {
+        self.at_word(0)
+    }
+
     /// The word behind the value.
     #[inline]
     fn behind(&self) -> usize {

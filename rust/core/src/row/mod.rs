@@ -4,11 +4,15 @@ mod admission;
 mod envelope;
 mod header;
 mod packed;
+mod quick;
 mod scanner;
 mod seq_ranges;
 mod third;
 
+pub(crate) use admission::canonical_number;
 pub use envelope::{Envelope, admit_event, encode_event};
 pub use header::{CURRENT_GENERATION, Header, parse_header};
 pub use scanner::{Issue, Mode, Row, RowScanner, ScanOptions, ScanResult, StreamFault, Totals};
 pub use seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
+
+pub(crate) use packed::{decode as decode_packed, last_time as last_packed_time};

@@ -12,8 +12,6 @@ pub(crate) struct Packed {
     pub(crate) first_seq: u64,
     /// Time of the first member, in milliseconds.
     pub(crate) time: i64,
-    /// Time of the last member, in milliseconds.
-    pub(crate) last_time: i64,
     /// Members.
     pub(crate) count: u64,
 }
@@ -108,15 +106,8 @@ pub(crate) fn decode(row: Node<'_>) -> Result<Packed> {
     let Some(dt) = dt.filter(|dt: &Node<'_>| dt.is_array() && dt.len() == count - 1) else {
         return malformed("`dt` of a packed row must be an array with one entry fewer than its members");
     };
-    let mut last_time = time;
-    for gap in dt.elements() {
-        let Some(gap) = gap.sint() else {
-            return malformed("an entry of `dt` of a packed row is no safe integer");
-        };
-        last_time += gap;
-        if !is_safe(last_time) {
-            return malformed("a running time of a packed row leaves the safe range");
-        }
+    if !are_gaps_sound(dt, time)? {
+        return malformed("a running time of a packed row leaves the safe range");
     }
     let count = count as u64;
     if first_seq + (count - 1) > MAX_SAFE_INTEGER.unsigned_abs() {
@@ -125,7 +116,43 @@ pub(crate) fn decode(row: Node<'_>) -> Result<Packed> {
     Ok(Packed {
         first_seq,
         time,
-        last_time,
         count,
     })
+}
+
+/// Whether every running time is safe; fails where a gap is no safe integer.
+fn are_gaps_sound(dt: Node<'_>, time: i64) -> Result<bool> {
+    if let Some(shape) = dt.integer_shape()
+        && !shape.negative_zero
+    {
+        // No sum is larger in size than this; where that is safe, so is every running time.
+        let largest = 10i64.saturating_pow(shape.max_digits);
+        let sum = i64::try_from(shape.count)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(largest);
+        if is_safe(sum.saturating_add(time.saturating_abs())) {
+            return Ok(true);
+        }
+    }
+    let mut running = time;
+    for gap in dt.elements() {
+        let Some(gap) = gap.sint() else {
+            return malformed("an entry of `dt` of a packed row is no safe integer");
+        };
+        running += gap;
+        if !is_safe(running) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Time of the last member of a packed row that keeps every rule, in milliseconds.
+pub(crate) fn last_time(row: Node<'_>) -> Option<i64> {
+    let gaps = row.member("data")?.member("dt")?;
+    let first = row.member("time0")?.sint()?;
+    Some(
+        gaps.elements()
+            .fold(first, |time, gap| time + gap.sint().unwrap_or(0)),
+    )
 }

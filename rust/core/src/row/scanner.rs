@@ -2,11 +2,13 @@
 
 use super::envelope::{self, Envelope};
 use super::header::{CURRENT_GENERATION, Header, parse_header, syntax_error};
+use super::quick::{self, ChunkRow};
 use super::seq_ranges::{SeqCodec, decode_seqs};
 use super::{admission, packed, third};
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::json::{Fault, FaultKind, Node, Tape};
 use crate::limits::{Limits, MAX_KEPT_FAULTS};
+use crate::rules::{Findings, Level, RuleCheck};
 use crate::stream::check_stream;
 
 /// What happens at the first issue. Spec 10 §8.1.
@@ -109,6 +111,8 @@ pub struct ScanResult {
     pub totals: Totals,
     /// First issue, in recoverable mode.
     pub issue: Option<Issue>,
+    /// What the rules of the level say against the accepted events; none below generation 4.
+    pub findings: Findings,
 }
 
 /// Which `turn/end` behind an issue makes the read fail. Spec 10 §8.1, 50 §2.4.
@@ -129,12 +133,17 @@ pub struct RowScanner {
     /// Plaintext byte where the line that is being read starts.
     line_start: u64,
     header: Option<Header>,
+    level: Level,
+    /// The rules of the level, once the header is known; generation 4 only.
+    rules: Option<RuleCheck>,
     totals: Totals,
     /// Event rows seen, accepted or not.
     rows_seen: u64,
     issue: Option<(Pending, Issue)>,
     /// A line that is not JSON behind a row issue of generations 0 to 3.
     late_issue: Option<Issue>,
+    /// The last accepted row if it is a packed one: its last time is worked out only if it is asked for.
+    last_packed: Vec<u8>,
     marker: Option<u64>,
     frames_ended: u64,
     failure: Option<Error>,
@@ -154,16 +163,24 @@ enum Line {
 impl RowScanner {
     /// A scanner at the start of a text.
     pub fn new(options: ScanOptions) -> Self {
+        Self::at_level(options, Level::Scan)
+    }
+
+    /// A scanner that also checks the rules of a level over the events that it accepts, in generation 4. Spec 00 §6.
+    pub fn at_level(options: ScanOptions, level: Level) -> Self {
         Self {
             options,
             tape: Tape::new(),
             carry: Vec::new(),
             line_start: 0,
             header: None,
+            level,
+            rules: None,
             totals: Totals::default(),
             rows_seen: 0,
             issue: None,
             late_issue: None,
+            last_packed: Vec::new(),
             marker: None,
             frames_ended: 0,
             failure: None,
@@ -287,7 +304,10 @@ impl RowScanner {
             };
             self.check_len(end + 1)?;
             let line = bytes.get(..=end).unwrap_or_default();
-            self.header = Some(parse_header(line, self.options.generation, &self.options.limits)?);
+            let header = parse_header(line, self.options.generation, &self.options.limits)?;
+            let has_rules = self.level > Level::Scan && header.generation == CURRENT_GENERATION;
+            self.rules = has_rules.then(|| RuleCheck::new(&header, self.level));
+            self.header = Some(header);
             self.totals.committed_bytes = line.len() as u64;
             return Ok(Line::Taken(line.len()));
         }
@@ -305,6 +325,19 @@ impl RowScanner {
         offset: u64,
         accept: &mut impl FnMut(&Row<'_>),
     ) -> Result<Line> {
+        let generation = self
+            .header
+            .as_ref()
+            .map_or(CURRENT_GENERATION, |header| header.generation);
+        if generation < 2
+            && self.issue.is_none()
+            && let Some(chunk) = quick::chunk_row(bytes)
+            && chunk.seq == self.totals.event_count
+        {
+            self.check_len(chunk.len)?;
+            self.accept_chunk_row(chunk, bytes, offset, accept);
+            return Ok(Line::Taken(chunk.len));
+        }
         let parsed = tape
             .read_row(bytes, self.options.limits.max_depth as usize)
             .and_then(|end| {
@@ -353,10 +386,6 @@ impl RowScanner {
             seq: Some(self.totals.event_count),
             frame: None,
         };
-        let generation = self
-            .header
-            .as_ref()
-            .map_or(CURRENT_GENERATION, |header| header.generation);
         let judged = match parsed {
             Ok(_) => {
                 let row = tape.root(bytes);
@@ -471,13 +500,10 @@ impl RowScanner {
         {
             self.marker = Some(seq);
         }
-        if self.options.check_streams && (row.is("assistant/message") || row.is("assistant/attempt")) {
-            let stream = row
-                .data
-                .filter(Node::is_object)
-                .and_then(|data| data.member("stream"));
-            let totals = &mut self.totals;
-            let counts = check_stream(stream.as_ref(), &mut |record, message| {
+        let totals = &mut self.totals;
+        let check_streams = self.options.check_streams;
+        let mut on_fault = |record, message: &'static str| {
+            if check_streams {
                 totals.stream_fault_count += 1;
                 if totals.stream_faults.len() < MAX_KEPT_FAULTS {
                     totals.stream_faults.push(StreamFault {
@@ -486,6 +512,20 @@ impl RowScanner {
                         message: message.to_owned(),
                     });
                 }
+            }
+        };
+        // Level `full` reads the records anyway and counts them.
+        let counted = self
+            .rules
+            .as_mut()
+            .and_then(|rules| rules.feed_counting(seq, row, &mut on_fault));
+        if check_streams && (row.is("assistant/message") || row.is("assistant/attempt")) {
+            let counts = counted.unwrap_or_else(|| {
+                let stream = row
+                    .data
+                    .filter(Node::is_object)
+                    .and_then(|data| data.member("stream"));
+                check_stream(stream.as_ref(), &mut on_fault)
             });
             self.totals.stream_count += 1;
             self.totals.record_count += counts.records;
@@ -508,6 +548,7 @@ impl RowScanner {
             self.totals.first_time = first_time;
         }
         self.totals.last_time = last_time;
+        self.last_packed.clear();
         self.totals.event_count += count;
         self.totals.row_count += 1;
         self.totals.committed_bytes = offset + raw.len() as u64 + 1;
@@ -532,11 +573,6 @@ impl RowScanner {
         accept: &mut impl FnMut(&Row<'_>),
     ) -> Result<()> {
         let envelope = Envelope::of(row);
-        if let Some(envelope) = &envelope
-            && generation == 3
-        {
-            third::admit(envelope)?;
-        }
         let ends_turn = envelope.as_ref().is_some_and(|row| row.is("turn/end"));
         let unreadable = match &self.issue {
             Some((Pending::Parsed, issue)) => Some(issue),
@@ -549,6 +585,12 @@ impl RowScanner {
             } else {
                 Ok(())
             };
+        }
+        if let Some(envelope) = &envelope
+            && generation == 3
+        {
+            // Behind a row that was refused, too, but not behind a line that is not JSON.
+            third::admit(envelope)?;
         }
         let Some(row) = envelope else {
             let error = Error::new(ErrorKind::Row, "the row is no JSON object")
@@ -610,6 +652,23 @@ impl RowScanner {
         Ok(())
     }
 
+    fn accept_chunk_row(
+        &mut self,
+        chunk: ChunkRow,
+        bytes: &[u8],
+        offset: u64,
+        accept: &mut impl FnMut(&Row<'_>),
+    ) {
+        self.rows_seen += 1;
+        if self.options.check_streams {
+            self.totals.record_count += 1;
+            self.totals.chunk_count += 1;
+        }
+        let raw = bytes.get(..chunk.len - 1).unwrap_or_default();
+        let times = (Some(chunk.time), Some(chunk.time));
+        self.accept(Some(ChunkRow::event_type(bytes)), times, 1, raw, offset, accept);
+    }
+
     fn judge_packed(
         &mut self,
         row: Node<'_>,
@@ -643,8 +702,9 @@ impl RowScanner {
             self.totals.record_count += 1;
             self.totals.chunk_count += packed.count;
         }
-        let times = (Some(packed.time), Some(packed.last_time));
+        let times = (Some(packed.time), None);
         self.accept(row.member("type"), times, packed.count, raw, offset, accept);
+        self.last_packed.extend_from_slice(raw);
         Ok(())
     }
 
@@ -757,11 +817,24 @@ impl RowScanner {
                 }
                 (_, _, marker) => marker.unwrap_or(0),
             };
+            if !scanner.last_packed.is_empty() {
+                // The row was parsed when it was accepted.
+                let mut tape = Tape::new();
+                let row = tape
+                    .read_text(&scanner.last_packed, scanner.options.limits.max_depth as usize)
+                    .ok();
+                scanner.totals.last_time = row.and_then(packed::last_time);
+            }
             Ok(ScanResult {
                 header,
                 inherited_event_count: cut,
                 totals: scanner.totals.clone(),
                 issue: scanner.issue.take().map(|(_, issue)| issue),
+                findings: scanner
+                    .rules
+                    .take()
+                    .map(|rules| rules.finish(cut))
+                    .unwrap_or_default(),
             })
         })
     }

@@ -119,14 +119,14 @@ pub fn encode_seqs(seqs: Node<'_>, out: &mut Vec<u8>) -> Result<()> {
     if !seqs.is_array() {
         return Err(refuse(SeqCodec::V2, "sourceEventSeqs is no array"));
     }
-    let values: Vec<Option<i64>> = seqs.elements().map(|seq| seq.safe_integer()).collect();
+    let values: Vec<Option<u64>> = seqs.elements().map(|seq| seq.count()).collect();
     let increasing =
         values.iter().all(Option::is_some) && values.windows(2).all(|pair| matches!(pair, [a, b] if a < b));
     if !increasing {
         crate::json::write_node(seqs, out, &|_, _| false);
         return Ok(());
     }
-    let values: Vec<i64> = values.into_iter().flatten().collect();
+    let values: Vec<u64> = values.into_iter().flatten().collect();
     out.push(b'[');
     for (place, run) in values.chunk_by(|a, b| a.checked_add(1) == Some(*b)).enumerate() {
         if place > 0 {

@@ -4,14 +4,19 @@
 
 mod assemble;
 mod chunk;
+mod column_scanner;
+mod columns;
 mod expand;
 mod pack;
 mod readers;
 mod record;
+mod stored;
 mod value;
 
 pub use assemble::{Assembler, Block, CallId, DEFAULT_FINISH, ReplayState};
 pub use chunk::{ChunkType, RunKind};
+pub use column_scanner::ColumnScanner;
+pub use columns::{Columns, ColumnsBuilder, NO_INDEX, Unpack, kind};
 pub use expand::expand_to_json;
 pub use pack::{Packed, PackedRun, Packer};
 pub use readers::{
@@ -22,4 +27,5 @@ pub use readers::{
 pub use record::{
     Record, RecordFault, Run, StreamCounts, check_stream, records, validate_nth, validate_record,
 };
+pub use stored::{StoredStream, row_columns};
 pub use value::{Value, Word};

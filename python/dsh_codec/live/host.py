@@ -1,0 +1,252 @@
+"""Host: one session with its log, its agent and its followers. Spec: 40 §3, §4.
+
+Synchronous and without I/O of its own. The log is handed in; events and frames reach accumulator and
+followers in the order in which they happen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dsh_codec.events import is_object
+from dsh_codec.live.baseline import Baseline
+from dsh_codec.live.follower import MAX_QUEUE_ITEMS, Follower
+from dsh_codec.live.framer import AgentLifecycle
+from dsh_codec.live.page import MAX_MESSAGES, check_bounds, cut_page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from dsh_codec.live.frames import AgentFrame, Event, Page
+
+__all__ = ["Host", "SessionLog"]
+
+
+class SessionLog(Protocol):
+    """What a host needs of a log."""
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """Logical header, with the session's `id`."""
+        ...
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Committed events from seq 0, `sourceEventSeqs` expanded."""
+        ...
+
+    def append(self, event: dict[str, Any], /) -> Event:
+        """Append an event durably.
+
+        Args:
+            event: `type`, `data`, and what else it has but seq and time.
+
+        Returns:
+            The committed event; `events` holds it from now on.
+        """
+        ...
+
+
+class Host:
+    """Binds a log, the agent that writes to it, and any number of followers.
+
+    All methods are to be called from one thread. Memory: the accumulator and one bounded queue
+    for each follower.
+    """
+
+    def __init__(
+        self,
+        log: SessionLog,
+        *,
+        clock: Callable[[], int],
+        kernel: Any = None,
+        max_queue_items: int = MAX_QUEUE_ITEMS,
+    ) -> None:
+        """Attach to a log.
+
+        Args:
+            log: The log.
+            clock: Returns milliseconds since the Unix epoch.
+            kernel: Kernel for framers and accumulator; None takes the one in use.
+            max_queue_items: Items that may wait for one follower.
+        """
+        self._log = log
+        self._clock = clock
+        self._kernel = kernel
+        self._max_queue_items = max_queue_items
+        self._baseline: Baseline | None = None
+        self._agent = 0
+        self._followers: dict[Follower, Callable[[], None] | None] = {}
+
+    @property
+    def cursor(self) -> int:
+        """Last committed seq, -1 for an empty log."""
+        return len(self._log.events) - 1
+
+    @property
+    def follower_count(self) -> int:
+        """Followers that are subscribed."""
+        return len(self._followers)
+
+    # --- producer side ---
+
+    def append(self, event: dict[str, Any]) -> int:
+        """Append an event durably and hand it to the followers.
+
+        Args:
+            event: As for `SessionLog.append`.
+
+        Returns:
+            Its seq.
+
+        Raises:
+            OSError, DshCodecError: What the log raised; nothing was handed on then.
+        """
+        committed = self._log.append(event)
+        for follower, wake in tuple(self._followers.items()):
+            follower.push_event(committed)
+            self._woken(follower, wake)
+        seq: int = committed["seq"]
+        return seq
+
+    def create_agent(self) -> AgentLifecycle:
+        """Return the counters of a new agent, whose frames come here.
+
+        The one before is replaced: frames that it still emits are dropped, and its attempt is in
+        no baseline any more.
+        """
+        self.dispose_agent()
+        number = self._agent
+
+        def emit(frame: AgentFrame) -> None:
+            if number == self._agent:
+                self._emit(frame)
+
+        session_id: str = self._log.header["id"]
+        return AgentLifecycle(
+            session_id, emit=emit, clock=self._clock, kernel=self._kernel
+        )
+
+    def dispose_agent(self) -> None:
+        """Forget the agent and its baseline."""
+        self._agent += 1
+        self._baseline = None
+
+    def _emit(self, frame: AgentFrame) -> None:
+        if self._baseline is None:
+            self._baseline = Baseline(kernel=self._kernel)
+        # The accumulator sees a frame before the followers do. Spec 40 §4.1.
+        self._baseline.accept(frame, self.cursor)
+        for follower, wake in tuple(self._followers.items()):
+            follower.push_frame(frame, self.cursor)
+            self._woken(follower, wake)
+
+    def _woken(self, follower: Follower, wake: Callable[[], None] | None) -> None:
+        if follower.closed is not None:
+            self._followers.pop(follower, None)
+        if wake is not None:
+            wake()
+
+    # --- consumer side ---
+
+    def follow(
+        self,
+        request: Mapping[str, Any],
+        *,
+        wake: Callable[[], None] | None = None,
+    ) -> Follower:
+        """Subscribe a follower and take its opening cut.
+
+        Args:
+            request: Follow request (40 §1.3); its address has been resolved to this session.
+            wake: Called after something was pushed; it must not call back into the host.
+
+        Returns:
+            The follower, with its snapshot to be polled first.
+
+        Raises:
+            ValueError: A bad request.
+        """
+        follower = self.subscribe(request, wake=wake)
+        try:
+            self.open(follower, request)
+        except ValueError:
+            self.leave(follower)
+            raise
+        return follower
+
+    def subscribe(
+        self,
+        request: Mapping[str, Any],
+        *,
+        wake: Callable[[], None] | None = None,
+    ) -> Follower:
+        """Subscribe a follower without opening it: for a log that is still being read.
+
+        Raises:
+            ValueError: A bad request.
+        """
+        check_bounds(request)
+        opted_in = request.get("assistantStream", False)
+        if type(opted_in) is not bool:
+            message = "bad-request: assistantStream has to be true or absent"
+            raise ValueError(message)
+        follower = Follower(
+            assistant_stream=opted_in, max_queue_items=self._max_queue_items
+        )
+        self._followers[follower] = wake
+        return follower
+
+    def open(self, follower: Follower, request: Mapping[str, Any]) -> None:
+        """Take the opening cut of a subscribed follower. Spec: 40 §4.2.
+
+        Raises:
+            ValueError: A bad request.
+            RuntimeError: The follower has been opened, or is closed.
+        """
+        baseline = None if self._baseline is None else self._baseline.snapshot()
+        follower.open(
+            self._log.header, self._log.events, baseline, **_bounds_of(request)
+        )
+
+    def leave(self, follower: Follower) -> None:
+        """End a follow and release its subscription."""
+        follower.close()
+        self._followers.pop(follower, None)
+
+    def shut_down(self) -> None:
+        """End all follows."""
+        for follower, wake in tuple(self._followers.items()):
+            follower.close("shutdown")
+            self._woken(follower, wake)
+
+    def page(self, request: Mapping[str, Any]) -> Page:
+        """Answer a page request. It has no baseline.
+
+        Raises:
+            ValueError: A bad request.
+        """
+        if "throughSeq" not in request:
+            message = "bad-request: throughSeq is missing"
+            raise ValueError(message)
+        if "beforeSeq" in request and request["beforeSeq"] is None:
+            message = "bad-request: beforeSeq has to be an integer from 0"
+            raise ValueError(message)
+        return cut_page(
+            self._log.events,
+            request["throughSeq"],
+            before_seq=request.get("beforeSeq"),
+            **_bounds_of(request),
+        )
+
+
+def _bounds_of(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the bounds of a page as `cut_page` names them."""
+    window = request.get("turnWindow")
+    if "turnWindow" in request and not is_object(window):
+        message = "bad-request: turnWindow has to be {minMessages, minTurns}"
+        raise ValueError(message)
+    return {
+        "max_messages": request.get("maxMessages", MAX_MESSAGES),
+        "turn_window": window,
+    }
