@@ -1,139 +1,237 @@
-"""Check of whole logs, against a loop over orjson that makes the same checks."""
+"""Check of whole logs, against loops over orjson and msgspec that make the same checks."""
 
 from __future__ import annotations
 
-import importlib
-import subprocess
-import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pytest
 
-from data import generated_log, has_generator, v4_log
+from compare import Contender, Line, parameter
+from dsh_codec import _native as kernel
+from peers import (
+    PIECE_BYTES,
+    check_files,
+    check_v0_with_orjson,
+    check_with_msgspec,
+    check_with_orjson,
+    decoded,
+    decoded_bytes,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-KEYS = {
-    "text-chunks": ({"type", "time0", "index", "dt", "texts"}, "texts"),
-    "reasoning-chunks": ({"type", "time0", "index", "dt", "texts"}, "texts"),
-    "tool-call-chunks": ({"type", "time0", "index", "dt", "id", "args"}, "args"),
-}
-ENVELOPE = {"type", "seq", "time", "data", "surfaceOp", "sourceEventSeqs", "ignorable"}
-SAFE = 2**53 - 1
-SHAPES = {"small": (20, 200), "medium": (400, 400), "long-rows": (4, 50_000)}
+    from compare import Comparison
+    from data import Logs
+    from peers import Totals
+
+THREADS = ("threads", "thread_count", "workers")
 
 
-def check_with_orjson(data: bytes) -> tuple[int, int]:
-    """Return events and chunks: seq, envelope, and of records keys, members, gaps, times."""
-    lines = data.split(b"\n")
-    count = chunk_count = 0
-    for line in lines[1:-1]:
-        row = orjson.loads(line)
-        if row.keys() - ENVELOPE or row["seq"] != count or type(row["time"]) is not int:
-            raise ValueError(line)
-        if type(row["type"]) is not str or "data" not in row:
-            raise ValueError(line)
-        count += 1
-        if row["type"] in ("assistant/message", "assistant/attempt"):
-            chunk_count += sum(map(check_record, row["data"]["stream"]))
-    return count, chunk_count
+def totals(found: Any) -> Totals:
+    """Return events and chunks of a sound log."""
+    while hasattr(
+        found, "scan"
+    ):  # From a report or a file scan to the scan of the rows.
+        found = found.scan
+    assert found.issue is None
+    assert found.stream_fault_count == 0
+    return found.event_count, found.chunk_count
 
 
-def check_record(record: dict[str, Any]) -> int:
-    """Return the chunks of one record, checked by the rules of spec 20 §4."""
-    if record["type"] == "chunk":
-        if record.keys() != {"type", "time", "chunk"} or abs(record["time"]) > SAFE:
-            raise ValueError(record)
-        return 1
-    keys, name = KEYS[record["type"]]
-    members, gaps, time = record[name], record["dt"], record["time0"]
-    if record.keys() - {"name"} != keys or len(gaps) != len(members) - 1:
-        raise ValueError(record)
-    if not all(type(member) is str for member in members) or record["index"] < 0:
-        raise ValueError(record)
-    for gap in gaps:
-        time += gap
-        if type(gap) is not int or abs(time) > SAFE:
-            raise ValueError(record)
-    return len(members)
+def sum_of(found: list[Any]) -> Totals:
+    events, chunks = zip(*map(totals, found), strict=True)
+    return sum(events), sum(chunks)
 
 
-def check_with_kernel(name: str, data: bytes) -> tuple[int, int]:
-    scan = importlib.import_module(f"dsh_codec._{name}").check_bytes(data).scan
-    return scan.event_count, scan.chunk_count
-
-
-def run(implementation: str, data: bytes) -> tuple[int, int]:
-    if implementation == "orjson":
-        return check_with_orjson(data)
-    return check_with_kernel(implementation, data)
-
-
-@pytest.mark.parametrize("implementation", ["orjson", "native", "pure"])
-@pytest.mark.parametrize("shape", SHAPES)
-def bench_check(benchmark: Any, shape: str, implementation: str) -> None:
-    settlements, chunks = SHAPES[shape]
-    data = v4_log(settlements, chunks)
-    benchmark.group = f"check-{shape}"
-    benchmark.extra_info.update(
-        bytes=len(data), kept=False, baseline=implementation == "orjson"
-    )
-    assert benchmark(run, implementation, data) == (
-        settlements * 5,
-        settlements * chunks,
-    )
-
-
-@pytest.fixture(scope="session")
-def large_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log of the issue: 160 MB of generation 4."""
-    if not has_generator():
-        pytest.skip("no gen_log.py in the shared tools (set DSH_TOOLS)")
-    path = tmp_path_factory.mktemp("logs") / "large.jsonl"
-    shape = "--turns 800 --steps 10 --tokens 400 --seed 7"
-    return generated_log(path, *shape.split())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["orjson", "native"])
-def bench_check_large(benchmark: Any, large_log: Path, implementation: str) -> None:
-    """At least 8 times the loop over orjson."""
-    data = large_log.read_bytes()
-    benchmark.group = "check-large"
-    benchmark.extra_info.update(
-        bytes=len(data), kept=False, baseline=implementation == "orjson"
-    )
-    events, chunks = benchmark.pedantic(run, (implementation, data), rounds=3)
+def expected_totals(data: bytes) -> Totals:
+    """Return what a check of generation 4 has to find."""
+    events, chunks = check_with_orjson(data)
     assert events == data.count(b"\n") - 1
-    assert chunks > 3_000_000
+    assert chunks > 0
+    return events, chunks
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("megabytes", [16, 160])
-@pytest.mark.parametrize("backend", ["native", "pure"])
-def bench_peak_memory_of_a_check(
-    benchmark: Any, tmp_path: Path, large_log: Path, backend: str, megabytes: int
-) -> None:
-    """At most 16 MiB plus 2.5 times the longest row, above what the interpreter takes."""
-    data = large_log.read_bytes()
-    if megabytes == 16:
-        data = data[: data.index(b"\n", 16_000_000) + 1]
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(data)
-    longest = max(map(len, data.split(b"\n")))
-    code = (
-        "import resource, sys, importlib\n"
-        f"kernel = importlib.import_module('dsh_codec._{backend}')\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
-        "before = peak(); kernel.check_file(sys.argv[1]); print(peak() - before)\n"
+def ours(run: Callable[[], Any], expected: Totals) -> Contender:
+    return Contender("native", run, expected, view=totals)
+
+
+def bench_bytes(compare: Comparison, logs: Logs) -> None:
+    data = logs.large().read_bytes()
+    expected = expected_totals(data)
+    compare(
+        "check v4 plain, bytes",
+        [
+            Contender("orjson loop", lambda: check_with_orjson(data), expected, 10, 16),
+            Contender(
+                "msgspec typed", lambda: check_with_msgspec(data), expected, 5, 9
+            ),
+            # The limit: memory bandwidth. 0xff is in no UTF-8 text.
+            Contender("one look at every byte", lambda: data.find(b"\xff"), -1),
+        ],
+        ours(lambda: kernel.check_bytes(data), expected),
+        size=len(data),
+        rows=expected[0],
     )
 
-    def peak_bytes() -> int:
-        command = [sys.executable, "-c", code, str(path)]
-        return int(subprocess.check_output(command))  # noqa: S603 - our own code
 
-    grown = benchmark.pedantic(peak_bytes, rounds=1)
-    benchmark.extra_info.update(peak_bytes=grown, longest_row_bytes=longest)
-    assert grown <= (16 << 20) + 2.5 * longest
+def read_through(path: Path) -> int:
+    """Read a file in pieces into one buffer and return its size."""
+    buffer = bytearray(PIECE_BYTES)
+    total = 0
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            total += count
+    return total
+
+
+def bench_path(compare: Comparison, logs: Logs) -> None:
+    path = logs.large()
+    size = path.stat().st_size
+    expected = expected_totals(path.read_bytes())
+
+    def with_orjson() -> Totals:
+        return check_with_orjson(path.read_bytes())
+
+    compare(
+        "check v4 plain, path",
+        [
+            Contender("orjson loop", with_orjson, expected, 8, 12),
+            # The limit: the copy from the page cache.
+            Contender("read into one buffer", lambda: read_through(path), size),
+        ],
+        ours(lambda: kernel.check_file(path), expected),
+        size=size,
+        rows=expected[0],
+    )
+
+
+@pytest.mark.parametrize("clock", ["CPU", "wall"])
+def bench_zstd(compare: Comparison, logs: Logs, clock: Any) -> None:
+    data = logs.large("window").read_bytes()
+    plain = decoded(data)
+    size = len(plain)
+    expected = expected_totals(plain)
+    del plain
+    loop = Contender(
+        "zstandard + orjson loop",
+        lambda: check_with_orjson(decoded(data)),
+        expected,
+        3.5,
+        5,
+    )
+    # The limit: libzstd.
+    bare = Contender("bare libzstd", lambda: decoded_bytes(data), size, 0.7, 0.95)
+    compare(
+        f"check v4 zstd, 200 ms frames, {clock}",
+        [loop, bare] if clock == "CPU" else [bare],
+        ours(lambda: kernel.check_bytes(data), expected),
+        clock=clock,
+        size=size,
+        rows=expected[0],
+    )
+
+
+@pytest.mark.parametrize(
+    ("generation", "floor", "aim"), [("v0", 8, 13), ("v0-packed", None, None)]
+)
+def bench_v0(
+    compare: Comparison, logs: Logs, generation: str, floor: Any, aim: Any
+) -> None:
+    data = logs.middle(generation).read_bytes()
+    expected = check_v0_with_orjson(data)
+    assert expected[1] == check_with_orjson(logs.middle().read_bytes())[1]
+    name = "chunk rows" if generation == "v0" else "packed rows"
+    compare(
+        f"check v0 {name}",
+        [
+            Contender(
+                "orjson loop", lambda: check_v0_with_orjson(data), expected, floor, aim
+            )
+        ],
+        ours(lambda: kernel.check_bytes(data), expected),
+        size=len(data),
+        rows=data.count(b"\n") - 1,
+    )
+
+
+@pytest.mark.parametrize(("policy", "floor", "aim"), [(None, 5, 8), ("window", 2.5, 4)])
+def bench_many(
+    compare: Comparison, logs: Logs, policy: str | None, floor: float, aim: float
+) -> None:
+    paths = logs.many(policy)
+    expected = check_files(paths, is_zstd=policy is not None)
+    name = f"check {len(paths):,} small logs, {'zstd' if policy else 'plain'}"
+    peer = Contender(
+        "orjson loop",
+        lambda: check_files(paths, is_zstd=policy is not None),
+        expected,
+        floor,
+        aim,
+    )
+    run: Callable[[], Any] = lambda: list(map(kernel.check_file, paths))  # noqa: E731
+    if check_many := getattr(kernel, "check_many", None):
+        name += ", one call"
+        run = lambda: check_many(paths)  # noqa: E731
+    else:
+        name += ", a call each"
+    size = sum(path.stat().st_size for path in paths)
+    compare(
+        name,
+        [peer],
+        Contender("native", run, expected, view=sum_of),
+        size=size,
+        rows=expected[0],
+    )
+
+
+def bench_threads(compare: Comparison, logs: Logs) -> None:
+    """The same on two threads."""
+    operation, peer = "check v4 plain on two threads", "one thread"
+    path = logs.large()
+    doors: dict[str, Any] = {"check_many": [path], "check_file": path}
+    for name, argument in doors.items():
+        door = getattr(kernel, name, None)
+        threads = parameter(door, THREADS)
+        if door is None or threads is None:
+            continue
+        one, two = (partial(door, argument, **{threads: n}) for n in (1, 2))
+        expected = expected_totals(path.read_bytes())
+        view = sum_of if name == "check_many" else totals
+        compare(
+            operation,
+            [Contender(peer, one, expected, 1.6, 1.9, view)],
+            Contender("native", two, expected, view=view),
+            clock="wall",
+            size=path.stat().st_size,
+            rows=expected[0],
+        )
+        return
+    compare.not_built(operation, peer, 1.6, 1.9, "argument for threads")
+
+
+def bench_levels(compare: Comparison, logs: Logs) -> None:
+    """Every rule of the format, beside the scan alone and a loop that checks less."""
+    operation, peer = "check v4 plain, level full", "orjson loop (scan checks only)"
+    if parameter(kernel.check_bytes, ["level"]) is None:
+        compare.not_built(operation, peer, 4, None, "level in the native kernel")
+    data = logs.large().read_bytes()
+    expected = expected_totals(data)
+    check: Any = kernel.check_bytes
+    full = ours(lambda: check(data, level="full"), expected)
+    loop = Contender(peer, lambda: check_with_orjson(data), expected, 4)
+    compare(operation, [loop], full, size=len(data), rows=expected[0])
+    levels = ("scan", "read", "full")
+    contenders = [
+        Contender(level, partial(check, data, level=level), expected, view=totals)
+        for level in levels
+    ]
+    scan, *others = compare.measure("levels", contenders)
+    for level, limit in zip(others, (1.5, 1.6), strict=True):
+        cost = level.median / scan.median
+        name = f"check v4 plain, level {level.contender.name}"
+        compare.line(
+            Line(name, "level scan", cost, limit, unit="x its time", better="less")
+        )

@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import pytest
 
-from data import v4_log
+from compare import Contender
+from dsh_codec import _native
 
-SHAPES = {"short-rows": (200, 8), "medium": (100, 400), "long-rows": (2, 50_000)}
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compare import Comparison
+    from data import Logs
 
 
-@pytest.mark.parametrize("implementation", ["orjson", "native", "pure"])
-@pytest.mark.parametrize("shape", SHAPES)
-def bench_parse(benchmark: Any, shape: str, implementation: str) -> None:
-    """At least 0.9 times as fast as orjson."""
-    lines = v4_log(*SHAPES[shape]).split(b"\n")[:-1]
-    parse: Any = orjson.loads
-    if implementation != "orjson":
-        parse = importlib.import_module(f"dsh_codec._{implementation}").parse
+def lines_of(logs: Logs) -> list[bytes]:
+    return logs.middle().read_bytes().split(b"\n")[:-1]
 
-    def run() -> Any:
+
+def bench_parse(compare: Comparison, logs: Logs) -> None:
+    lines = lines_of(logs)
+    for line in lines:
+        assert _native.parse(line) == orjson.loads(line)
+    last = orjson.loads(lines[-1])
+
+    def last_of(parse: Callable[[bytes], Any]) -> Any:
         value = None
         for line in lines:
             value = parse(line)
         return value
 
-    benchmark.group = f"parse-{shape}"
-    benchmark.extra_info.update(
-        bytes=sum(map(len, lines)), kept=False, baseline=implementation == "orjson"
+    compare(
+        "parse the rows of a v4 log",
+        [Contender("orjson", lambda: last_of(orjson.loads), last, 1, 1.3)],
+        Contender("native", lambda: last_of(_native.parse), last),
+        size=sum(map(len, lines)),
+        rows=len(lines),
+        values="dropped",
     )
-    assert benchmark(run) == orjson.loads(lines[-1])
 
 
-@pytest.mark.parametrize("implementation", ["orjson", "native", "pure"])
-def bench_dump(benchmark: Any, implementation: str) -> None:
-    lines = v4_log(*SHAPES["medium"]).split(b"\n")[:-1]
-    values = [orjson.loads(line) for line in lines]
-    dump: Any = orjson.dumps
-    if implementation != "orjson":
-        dump = importlib.import_module(f"dsh_codec._{implementation}").dump
-    benchmark.group = "dump-medium"
-    benchmark.extra_info.update(baseline=implementation == "orjson")
-    assert benchmark(lambda: [dump(value) for value in values]) == lines
+def bench_dump(compare: Comparison, logs: Logs) -> None:
+    lines = lines_of(logs)
+    values = list(map(orjson.loads, lines))
+    compare(
+        "dump the rows of a v4 log",
+        [Contender("orjson", lambda: list(map(orjson.dumps, values)), lines)],
+        Contender("native", lambda: list(map(_native.dump, values)), lines),
+        size=sum(map(len, lines)),
+        rows=len(lines),
+        values="kept",
+    )

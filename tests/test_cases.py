@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import dsh_codec as dsh
+from dsh_codec.corpus import own_from
 from dsh_codec.find import log_files
-from dsh_codec.values import is_number
+from dsh_codec.messages import state
 from small_logs import seqs_and_error, shared_folder
+
+if TYPE_CHECKING:
+    from dsh_codec.usage import Totals
 
 CASES = shared_folder("DSH_CASES", "cases")
 FOLDERS = sorted(path.parent for path in CASES.glob("*/case.json"))
@@ -203,54 +208,80 @@ def test_number_of_events(folder: Path, wanted: dict[str, Any]) -> None:
             assert len(list(log)) == count == len(log)
 
 
-def calls_of(log: dsh.Log) -> list[dict[str, Any]]:
-    """Return the columns of spec 80 §3 and §5 that attempts know."""
-    rows = []
-    for attempt in log.attempts():
-        usage = attempt.usage or {}
-        known = [
-            usage.get(key) or 0
-            for key in (
-                "inputTokens",
-                "cacheReadTokens",
-                "cacheWriteTokens",
-                "outputTokens",
-            )
-        ]
-        times = [timed.time for timed in attempt.stream.expand()]
-        rows.append(
-            {
-                "session": log.id,
-                "seq": attempt.seq,
-                "turn": attempt.turn,
-                "step": attempt.step,
-                "attempt": attempt.number,
-                "outcome": attempt.outcome,
-                "finish": attempt.finish,
-                "input": usage.get("inputTokens"),
-                "output": usage.get("outputTokens"),
-                "cache_read": usage.get("cacheReadTokens"),
-                "cache_write": usage.get("cacheWriteTokens"),
-                "reasoning": usage.get("reasoningTokens"),
-                "total": sum(known) if is_number(usage.get("inputTokens")) else None,
-                "first_token_ms": attempt.stream.first_token_time,
-                "end_ms": times[-1] if times else None,
-            }
-        )
-    return rows
+def places(folder: Path, wanted: dict[str, Any]) -> Any:
+    """Return the root of several sessions, or the log of one."""
+    return folder if "sessions" in wanted else the_log(folder)
+
+
+def members(call: dsh.Call) -> dict[str, Any]:
+    """Return a call as the facts spell it."""
+    assert call.tools is not None
+    assert call.gaps is not None
+    row = call._asdict()
+    row["tools"] = [tool._asdict() for tool in call.tools]
+    row["gaps"] = list(call.gaps)
+    return row
+
+
+def columns_of(totals: Totals) -> dict[str, Any]:
+    row = totals._asdict()
+    del row["cost"], row["unpriced"]
+    return row
 
 
 @pytest.mark.parametrize(("folder", "wanted"), facts("calls"))
-def test_attempts_are_the_calls(folder: Path, wanted: dict[str, Any]) -> None:
-    names = [session["file"] for session in wanted.get("sessions", ())]
-    found = []
-    for name in names or [the_log(folder).name]:
-        with dsh.open(folder / name) as log:
-            found += calls_of(log)
-    expected = [
-        call for call in wanted["calls"] if call["outcome"] not in ("compaction",)
-    ]
-    assert found == [{key: call[key] for key in found[0]} for call in expected]
+def test_calls(folder: Path, wanted: dict[str, Any]) -> None:
+    """Spec 80 §3 to §5: every column of every row, and no row more."""
+    rows = dsh.calls(places(folder, wanted), gaps=True)
+    found = list(map(members, rows))
+    assert not rows.errors
+    assert len(found) == len(wanted["calls"])
+    for row, expected in zip(found, wanted["calls"], strict=True):
+        # The facts have these two only where they say something.
+        for name in ("tools", "gaps"):
+            if name not in expected:
+                del row[name]
+        assert row == expected
+
+
+@pytest.mark.parametrize(("folder", "wanted"), facts("totals"))
+def test_totals(folder: Path, wanted: dict[str, Any]) -> None:
+    """Spec 80 §4: over own calls."""
+    found = dsh.usage(places(folder, wanted), by="session")
+    assert columns_of(found.totals) == wanted["totals"]
+    names = {"input": "input", "output": "output", "total": "total"} | {
+        "input_total": "input",
+        "reasoning": "reasoning",
+    }
+    for name, column in names.items():
+        if name in wanted:
+            assert getattr(found.totals, column) == wanted[name]
+    by_session = {row.key[0]: columns_of(row.totals) for row in found}
+    for session in wanted.get("sessions", ()):
+        assert by_session.pop(session["session"]) == session["totals"]
+    assert "sessions" not in wanted or not by_session
+
+
+def test_usage_object_of_a_call() -> None:
+    """The one fact that is spelt as the log spells it."""
+    (folder,) = [folder for folder in FOLDERS if "usage" in (case(folder)["facts"])]
+    wanted = case(folder)["facts"]["usage"]
+    (call,) = dsh.calls(the_log(folder))
+    assert (call.input, call.output, call.cache_read, call.cache_write) == (
+        wanted["inputTokens"],
+        wanted["outputTokens"],
+        wanted["cacheReadTokens"],
+        wanted["cacheWriteTokens"],
+    )
+
+
+@pytest.mark.parametrize(("folder", "wanted"), facts("child_own"))
+def test_own_calls_of_a_fork(folder: Path, wanted: dict[str, Any]) -> None:
+    child = wanted["sessions"][1]
+    found = dsh.usage(folder / child["file"]).totals
+    assert {"input": found.input, "output": found.output} == wanted["child_own"]
+    with dsh.open(folder / child["file"]) as log:
+        assert own_from(log) == wanted["cut_seq"]
 
 
 @pytest.mark.parametrize(
@@ -260,12 +291,86 @@ def test_stream_texts(folder: Path, wanted: dict[str, Any]) -> None:
     expected = wanted.get("stream_texts") or json.loads(wanted["stream_texts_json"])
     with dsh.open(the_log(folder)) as log:
         found = [{"seq": a.seq, "text": a.stream.text} for a in log.attempts()]
-    assert found == expected
+        told = [{"seq": seq, "text": t} for seq, t in dsh.text(log).stream_texts()]
+    assert found == told == expected
+
+
+@pytest.mark.parametrize(
+    ("folder", "wanted"), facts("human_prompts", "human_prompts_json")
+)
+def test_prompts_and_answers(folder: Path, wanted: dict[str, Any]) -> None:
+    """Spec 80 §6."""
+    with dsh.open(the_log(folder)) as log:
+        texts = dsh.text(log)
+        prompts = [passage.text for passage in texts.human_prompts()]
+        answers = [
+            {"seq": p.seq, "text": p.text, "interrupted": p.is_interrupted}
+            for p in texts.answers()
+        ]
+    if "human_prompts" in wanted:
+        assert prompts == wanted["human_prompts"]
+        assert answers == wanted["answers"]
+    else:
+        assert prompts == json.loads(wanted["human_prompts_json"])
+        assert answers == json.loads(wanted["answers_json"])
+
+
+@pytest.mark.parametrize(("folder", "wanted"), facts("surface"))
+def test_surface(folder: Path, wanted: dict[str, Any]) -> None:
+    with dsh.open(the_log(folder)) as log:
+        assert dsh.text(log).surface() == wanted["surface"]
+        # What a compaction shadowed stays in the history, and is found.
+        assert len(list(dsh.text(log).history())) == len(log)
+        answer = wanted["answers"][0]
+        hits = list(dsh.search(log, re.escape(answer["text"])))
+        assert hits[0].id == f"{log.id}:{answer['seq']}"
+
+
+@pytest.mark.parametrize(("folder", "wanted"), facts("pending_tool_calls"))
+def test_open_tail(folder: Path, wanted: dict[str, Any]) -> None:
+    with dsh.open(the_log(folder)) as log:
+        now = state(log)
+        pairs = dsh.text(log).tool_pairs()
+    assert [call.call_id for call in now.pending_calls] == wanted["pending_tool_calls"]
+    assert (now.turn, now.step) == (wanted["open_turn"], wanted["open_step"])
+    unanswered = [pair.call_id for pair in pairs if pair.result_seq is None]
+    assert unanswered == wanted["pending_tool_calls"]
+
+
+@pytest.mark.parametrize(("folder", "wanted"), facts("rows"))
+def test_seeded_log_without_marker(folder: Path, wanted: dict[str, Any]) -> None:
+    """Spec 80 §2: listed with its error; no rows, no totals."""
+    rows = dsh.calls(folder)
+    assert len(list(rows)) == wanted["rows"]
+    assert wanted["error"] == "corrupt"
+    assert [type(session.error) for session in rows.errors] == [dsh.RowError]
+    found = dsh.usage(folder)
+    assert found.totals.calls == 0
+    assert [session.path for session in found.errors] == [str(the_log(folder))]
+    (session,) = dsh.find(folder, scan=True)
+    assert isinstance(session.error, dsh.CorruptLogError)
+    assert session.id is not None
+
+
+@pytest.mark.parametrize(("folder", "wanted"), facts("before_bytes"))
+def test_rewritten_file(folder: Path, wanted: dict[str, Any]) -> None:
+    """What the two files hold; following them is another module's matter."""
+    before, after = (folder / name for name in sorted(case(folder)["input"])[::-1])
+    assert before.stat().st_size == wanted["before_bytes"]
+    assert after.stat().st_size == wanted["after_bytes"]
+    common = wanted["common_prefix_bytes"]
+    assert before.read_bytes()[:common] == after.read_bytes()[:common]
+    with dsh.open(before, mode="strict") as log:
+        assert log.scan().truncate_to == wanted["cursor"]["offset"]
+        next_seq = wanted["cursor"]["next_seq"]
+        assert len(log) == next_seq
+    with dsh.open(after) as log:
+        assert len(log[next_seq:]) == wanted["new_events"]
 
 
 @pytest.mark.parametrize(("folder", "wanted"), facts("sessions"))
 def test_sessions_of_a_root(folder: Path, wanted: dict[str, Any]) -> None:
-    found = {session.id: session for session in dsh.find(folder)}
+    found = {session.id: session for session in dsh.find(folder, scan=True)}
     for expected in wanted["sessions"]:
         session = found.pop(expected["session"])
         assert session.error is None
@@ -276,11 +381,16 @@ def test_sessions_of_a_root(folder: Path, wanted: dict[str, Any]) -> None:
         assert session.retained == tuple(
             str(folder / name) for name in expected["retained"]
         )
+        assert session.scan is not None
+        assert session.scan.scan.event_count == expected["events"]
+        assert session.header is not None
+        assert session.header.declared_cut == expected["declared_cut"]
         with dsh.open(session.path) as log:
+            assert own_from(log) == expected["cut"]
+            own = list(dsh.text(log).history())
             summary = dsh.summarize(log)
-        assert summary.scan.scan.event_count == expected["events"]
+        assert len(own) == expected["own_events"]
         assert summary.own_from == expected["cut"]
-        assert log.header.declared_cut == expected["declared_cut"]
         totals = expected["totals"]
         for name in ("input", "output", "cache_read", "cache_write", "reasoning"):
             assert getattr(summary.tokens, name) == totals[name]
@@ -312,7 +422,10 @@ def test_identity_and_newer_formats(folder: Path, wanted: dict[str, Any]) -> Non
         with pytest.raises(dsh.IdentityError):
             dsh.open(path)
     (session,) = dsh.find(folder)
-    assert session.error is not None
+    assert type(session.error) in (dsh.IdentityError, dsh.NewerFormatError)
+    rows = dsh.calls(folder)
+    assert not list(rows)
+    assert len(rows.errors) == 1
 
 
 @pytest.mark.parametrize(("path", "wanted"), checks("project_keys"))

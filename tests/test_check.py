@@ -173,8 +173,12 @@ def test_levels_above_scan(level: Any) -> None:
     with (DEMO / "v4" / "session.v4.jsonl.zstd").open("rb") as file:
         data = file.read()
     assert dsh.check(data, level=level).status == "sound"
-    old = dsh.check(HEADER_V0, level=level)
+    assert dsh.check(HEADER_V0, level=level).status == "sound"
+    retired = b'{"type":"mode/set","seq":0,"time":1,"data":{}}\n'
+    assert dsh.check(HEADER_V0 + retired, level="scan").status == "sound"
+    old = dsh.check(HEADER_V0 + retired, level=level)
     assert (old.status, old.exit_code) == ("unsupported", 2)
+    assert isinstance(old.error, dsh.MigrationRefusedError)
     two_turns = PLAIN + ROWS[0].replace(b'"seq":0', b'"seq":5')
     assert dsh.check(two_turns, level=level).status == "damaged"
 

@@ -328,3 +328,11 @@ def test_missing_package_is_a_hint(tmp_path: Path, missing: str) -> None:
     assert done.returncode == 2
     assert b"pip install 'dsh-codec[cli]'" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_check_explains_a_rule(run: Any) -> None:
+    result = run("check", "--explain", "a1")
+    assert result.code == 0
+    assert result.lines[0].startswith("A1 (L1, spec 30 §6 A): ")
+    assert run("check", "--explain", "Z9").code == 64
+    assert run("check").code == 64

@@ -109,6 +109,65 @@ def test_find_follows_links_once(tmp_path: Path) -> None:
     assert len(list(dsh.find(tmp_path))) == 1
 
 
+def test_links_out_of_the_root_are_followed_once(tmp_path: Path) -> None:
+    """What lies under the root is listed at its own place only."""
+    root, elsewhere = tmp_path / "a" / "root", tmp_path / "b"
+    make(root, "p/s", PLAIN)
+    make(elsewhere, "t", PLAIN)
+    try:
+        (root / "1").symlink_to(elsewhere, target_is_directory=True)
+        (root / "2").symlink_to(elsewhere, target_is_directory=True)
+        (root / "3").symlink_to(tmp_path, target_is_directory=True)
+        (root / "0").symlink_to(root / "p", target_is_directory=True)
+    except OSError:
+        pytest.skip("this system has no symbolic links")
+    found = [str(Path(s.path).parent.relative_to(root)) for s in dsh.find(root)]
+    assert found == [str(Path("1/t")), str(Path("p/s"))]
+
+
+def test_scan_finds_damage_behind_the_header(tmp_path: Path) -> None:
+    """Spec 80 §1 S5: more than the header only where asked for."""
+    make(tmp_path, "p/s", PLAIN)
+    make(tmp_path, "p/t", ZSTD + b"rubbish", "session.v4.jsonl.zstd")
+    good, bad = dsh.find(tmp_path, scan=True)
+    assert good.scan is not None
+    assert good.scan.scan.event_count == 5
+    assert (bad.status, bad.scan) == ("error", None)
+    assert isinstance(bad.error, dsh.FrameError)
+    assert bad.id == "s-1"
+
+
+@pytest.mark.parametrize("pad", [0, 8000, 100_000])
+def test_header_of_any_length_is_read(tmp_path: Path, pad: int) -> None:
+    """The first 8 KiB are enough for most, but not for all."""
+    long = HEADER.replace(b'"/w"', b'"/' + bytes(range(97, 123)) * (pad // 26) + b'"')
+    make(tmp_path, "p/s", long + PLAIN[len(HEADER) :])
+    noise = "".join(chr(0x4E00 + i * 7919 % 20000) for i in range(pad // 3))
+    wide = long.replace(b'"/', b'"/' + noise.encode(), 1)
+    packed = dsh.kernel.encode_frame(wide) + dsh.kernel.encode_frame(b"")
+    make(tmp_path, "p/t", packed, "session.v4.jsonl.zstd")
+    found = list(dsh.find(tmp_path))
+    assert [s.status for s in found] == ["current", "current"]
+    assert [s.header.fields["cwd"] for s in found if s.header] == [
+        long.decode().split('"cwd":"')[1].split('"')[0],
+        wide.decode().split('"cwd":"')[1].split('"')[0],
+    ]
+
+
+def test_one_bad_frame_does_not_disturb_the_next_session(tmp_path: Path) -> None:
+    """One decompression context serves all sessions."""
+    for name in "acegi":
+        make(tmp_path, f"p/{name}", ZSTD, "session.v4.jsonl.zstd")
+    make(tmp_path, "p/b", ZSTD[:40] + b"x" + ZSTD[41:], "session.v4.jsonl.zstd")
+    make(tmp_path, "p/d", ZSTD[:30], "session.v4.jsonl.zstd")
+    one_frame = dsh.kernel.encode_frame(PLAIN)
+    make(tmp_path, "p/f", one_frame, "session.v4.jsonl.zstd")
+    make(tmp_path, "p/h", b"", "session.v4.jsonl.zstd")
+    found = {Path(s.path).parent.name: s.status for s in dsh.find(tmp_path)}
+    expected = {name: "current" if name in "acegi" else "error" for name in "abcdefghi"}
+    assert found == expected
+
+
 def test_find_without_root_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         list(dsh.find(tmp_path / "gone"))

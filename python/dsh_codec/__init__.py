@@ -1,53 +1,113 @@
 """Exact, fast codec for the session logs of the DeepSeek Harness."""
 
+# ruff: noqa: TC004 - names of the type-checking block are bound when somebody asks for them
+
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 from dsh_codec._backend import backend, kernel
-from dsh_codec._types import (
-    FileScan,
-    FrameScan,
-    Header,
-    Row,
-    RowIssue,
-    ScanResult,
-    StreamFault,
-    TimedChunk,
-)
-from dsh_codec.attempts import Attempt
-from dsh_codec.check import check
-from dsh_codec.errors import (
-    CorruptLogError,
-    DshCodecError,
-    FrameError,
-    HeaderError,
-    IdentityError,
-    JsonSyntaxError,
-    LayoutError,
-    LimitExceededError,
-    MigrationRefusedError,
-    NewerFormatError,
-    ReplayError,
-    RowError,
-    SeqGapError,
-    SessionLockedError,
-    SidecarError,
-    StreamError,
-    UnknownChunkError,
-    UnsupportedError,
-)
-from dsh_codec.find import Session, find
-from dsh_codec.log import Log, open  # noqa: A004 - the name that users see is dsh_codec.open
-from dsh_codec.names import (
-    decode_segment,
-    encode_segment,
-    log_filename,
-    log_path,
-    parse_log_filename,
-    project_key,
-)
-from dsh_codec.report import Finding, Report, Summary, summarize
-from dsh_codec.row import Event
-from dsh_codec.stream import Assembled, Stream, assemble
+
+TYPE_CHECKING = False  # `typing` takes longer to import than the rest of this module.
+if TYPE_CHECKING:
+    from dsh_codec._types import (
+        AttemptColumns,
+        ChunkKind,
+        FileScan,
+        FrameScan,
+        Header,
+        Row,
+        RowIssue,
+        ScanResult,
+        StreamColumns,
+        StreamFault,
+        TimedChunk,
+    )
+    from dsh_codec.attempts import (
+        Attempt,
+    )
+    from dsh_codec.calls import (
+        Call,
+        calls,
+    )
+    from dsh_codec.check import (
+        check,
+    )
+    from dsh_codec.errors import (
+        CorruptLogError,
+        DshCodecError,
+        FrameError,
+        HeaderError,
+        IdentityError,
+        JsonSyntaxError,
+        LayoutError,
+        LimitExceededError,
+        MigrationRefusedError,
+        NewerFormatError,
+        ReplayError,
+        RowError,
+        SeqGapError,
+        SessionLockedError,
+        SidecarError,
+        StreamError,
+        UnknownChunkError,
+        UnsupportedError,
+    )
+    from dsh_codec.find import (
+        Session,
+        default_root,
+        find,
+    )
+    from dsh_codec.log import (
+        Log,
+        open,  # noqa: A004 - the name that users see is dsh_codec.open
+    )
+    from dsh_codec.messages import (
+        messages,
+        state,
+        surface,
+    )
+    from dsh_codec.migrate import (
+        ChildEvidence,
+        Migration,
+        migrate,
+    )
+    from dsh_codec.names import (
+        decode_segment,
+        encode_segment,
+        log_filename,
+        log_path,
+        parse_log_filename,
+        project_key,
+    )
+    from dsh_codec.prices import (
+        PriceTable,
+    )
+    from dsh_codec.report import (
+        Finding,
+        Report,
+        Summary,
+        summarize,
+    )
+    from dsh_codec.row import (
+        Event,
+    )
+    from dsh_codec.stream import (
+        Assembled,
+        Stream,
+        assemble,
+    )
+    from dsh_codec.text import (
+        search,
+        text,
+    )
+    from dsh_codec.timing import (
+        timing,
+    )
+    from dsh_codec.usage import (
+        usage,
+    )
 
 Assembler = kernel.Assembler
 Packer = kernel.Packer
@@ -56,12 +116,17 @@ expand = kernel.expand
 iter_expand = kernel.iter_expand
 pack = kernel.pack
 parse = kernel.parse
+stream_columns = kernel.stream_columns
 
 __version__ = "0.1.0"
 __all__ = [
     "Assembled",
     "Assembler",
     "Attempt",
+    "AttemptColumns",
+    "Call",
+    "ChildEvidence",
+    "ChunkKind",
     "CorruptLogError",
     "DshCodecError",
     "Event",
@@ -76,9 +141,11 @@ __all__ = [
     "LayoutError",
     "LimitExceededError",
     "Log",
+    "Migration",
     "MigrationRefusedError",
     "NewerFormatError",
     "Packer",
+    "PriceTable",
     "ReplayError",
     "Report",
     "Row",
@@ -90,6 +157,7 @@ __all__ = [
     "SessionLockedError",
     "SidecarError",
     "Stream",
+    "StreamColumns",
     "StreamError",
     "StreamFault",
     "Summary",
@@ -98,8 +166,10 @@ __all__ = [
     "UnsupportedError",
     "assemble",
     "backend",
+    "calls",
     "check",
     "decode_segment",
+    "default_root",
     "dump",
     "encode_segment",
     "expand",
@@ -108,10 +178,138 @@ __all__ = [
     "kernel",
     "log_filename",
     "log_path",
+    "messages",
+    "migrate",
     "open",
     "pack",
     "parse",
     "parse_log_filename",
     "project_key",
+    "search",
+    "state",
+    "stream_columns",
     "summarize",
+    "surface",
+    "text",
+    "timing",
+    "usage",
 ]
+
+_HOMES = {
+    "_types": (
+        "AttemptColumns",
+        "ChunkKind",
+        "FileScan",
+        "FrameScan",
+        "Header",
+        "Row",
+        "RowIssue",
+        "ScanResult",
+        "StreamColumns",
+        "StreamFault",
+        "TimedChunk",
+    ),
+    "attempts": ("Attempt",),
+    "calls": (
+        "Call",
+        "calls",
+    ),
+    "check": ("check",),
+    "errors": (
+        "CorruptLogError",
+        "DshCodecError",
+        "FrameError",
+        "HeaderError",
+        "IdentityError",
+        "JsonSyntaxError",
+        "LayoutError",
+        "LimitExceededError",
+        "MigrationRefusedError",
+        "NewerFormatError",
+        "ReplayError",
+        "RowError",
+        "SeqGapError",
+        "SessionLockedError",
+        "SidecarError",
+        "StreamError",
+        "UnknownChunkError",
+        "UnsupportedError",
+    ),
+    "find": (
+        "Session",
+        "default_root",
+        "find",
+    ),
+    "log": (
+        "Log",
+        "open",
+    ),
+    "messages": (
+        "messages",
+        "state",
+        "surface",
+    ),
+    "migrate": (
+        "ChildEvidence",
+        "Migration",
+        "migrate",
+    ),
+    "names": (
+        "decode_segment",
+        "encode_segment",
+        "log_filename",
+        "log_path",
+        "parse_log_filename",
+        "project_key",
+    ),
+    "prices": ("PriceTable",),
+    "report": (
+        "Finding",
+        "Report",
+        "Summary",
+        "summarize",
+    ),
+    "row": ("Event",),
+    "stream": (
+        "Assembled",
+        "Stream",
+        "assemble",
+    ),
+    "text": (
+        "search",
+        "text",
+    ),
+    "timing": ("timing",),
+    "usage": ("usage",),
+}
+"""Modules with the public names that are imported from them when somebody asks."""
+
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+class _Package(ModuleType):
+    """This package: public names are found on first use, to keep the import short."""
+
+    def __getattr__(self, name: str) -> object:
+        """Import a public name, or say that there is none."""
+        home = _HOME_OF.get(name)
+        if home is None:
+            message = f"module {self.__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        from importlib import import_module
+
+        value = getattr(import_module(f"{self.__name__}.{home}"), name)
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Keep a submodule, which its import binds here, from hiding a function."""
+        if name not in _HOME_OF or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        """Return the public names."""
+        return sorted({*self.__dict__, *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+TYPE_CHECKING = False  # `typing` takes longer to import than the native kernel.
 if TYPE_CHECKING:
+    from typing import Any, Literal, TypeAlias
+
     from dsh_codec import _kernel as kernel
+
+    Backend: TypeAlias = Literal["native", "pure"]
 __all__ = ["backend", "kernel"]
 
-Backend: TypeAlias = Literal["native", "pure"]
-
-VARIABLE: Final = "DSH_CODEC_BACKEND"
+VARIABLE = "DSH_CODEC_BACKEND"
 """Environment variable that forces a kernel: `native` or `pure`."""
 
 

@@ -267,7 +267,8 @@ class StoredStream:
 
         Args:
             rows: A settlement, or a list or tuple of the rows of one attempt, as a scan gave
-                them (`Row.raw`). `bytes` are not copied.
+                them (`Row.raw`); one that no scan accepts may be refused with a `RowError`,
+                or not. `bytes` are not copied.
             max_depth: Nested arrays and objects in a row.
 
         Raises:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from dsh_codec._backend import kernel
 from dsh_codec.errors import StreamError
+from dsh_codec.limits import MAX_DEPTH
 from dsh_codec.row import CHUNK_TYPE, Event, PackedRow
 from dsh_codec.stream import Stream
 from dsh_codec.values import deep_equal
@@ -84,6 +86,8 @@ def iter_attempts(
     units: Iterable[Event | PackedRow],
     generation: int,
     citations: Callable[[], Mapping[Spans, int]],
+    *,
+    max_depth: int = MAX_DEPTH,
 ) -> Iterator[Attempt]:
     """Yield the attempts of a log in the order of their seqs.
 
@@ -92,6 +96,7 @@ def iter_attempts(
         generation: Its generation.
         citations: Gives, for the seqs that some `assistant/message` cites, the seq of the last
             such message. Asked for at most once, and only in generations 0 and 1.
+        max_depth: Nested arrays and objects in a row.
 
     Yields:
         Attempts; memory holds one of them, and groups of chunks that a later message takes.
@@ -100,7 +105,11 @@ def iter_attempts(
         Spec: 80 §3; 50 §5 with the leniency of 80's first paragraph.
     """
     counts: dict[Any, int] = {}
-    source = _settlements(units) if generation >= 2 else _Grouper(citations).run(units)
+    source = (
+        _settlements(units, max_depth)
+        if generation >= 2
+        else _Grouper(citations, max_depth).run(units)
+    )
     for attempt in source:
         key = (_hashable(attempt.turn), _hashable(attempt.step))
         counts[key] = number = counts.get(key, 0) + 1
@@ -118,45 +127,42 @@ def find_spans(seqs: Iterable[int]) -> Spans:
     return tuple(spans)
 
 
-def _settlements(units: Iterable[Event | PackedRow]) -> Iterator[Attempt]:
+def _settlements(
+    units: Iterable[Event | PackedRow], max_depth: int
+) -> Iterator[Attempt]:
     """Generations 2 to 4: each settlement is an attempt, with its stream in it."""
     for event in units:
         if not isinstance(event, Event):
             continue
         if event.type == "assistant/message":
-            outcome = _message_outcome(event)
+            outcome: Outcome = "message"
         elif event.type == "assistant/attempt":
             outcome = "failed"
         else:
             continue
-        data = _members(event.data)
-        records = data.get("stream")
-        stream = Stream(records if isinstance(records, list) else [])
-        yield _settled(event, outcome, stream)
+        stored = kernel.StoredStream(event.raw, max_depth=max_depth)
+        if outcome == "message" and stored.is_interrupted:
+            outcome = "interrupted"
+        stream = Stream.from_rows(stored, partial(_records_of, event))
+        place = stored.turn, stored.step
+        yield Attempt(*place, 0, outcome, event.seq, event.time, stream, event)
 
 
-def _settled(event: Event, outcome: Outcome, stream: Stream) -> Attempt:
-    data = _members(event.data)
-    turn, step = data.get("turn"), data.get("step")
-    return Attempt(turn, step, 0, outcome, event.seq, event.time, stream, event)
-
-
-def _message_outcome(event: Event) -> Outcome:
-    interrupted = _members(event.data).get("interrupted") is True
-    return "interrupted" if interrupted else "message"
+def _records_of(event: Event) -> list[dict[str, Any]]:
+    records = _members(event.data).get("stream")
+    return records if isinstance(records, list) else []
 
 
 class _Group:
-    """Chunks of one attempt of generations 0 and 1, and the records they become."""
+    """Chunks of one attempt of generations 0 and 1, as the rows that hold them."""
 
-    def __init__(self, turn: Any, step: Any) -> None:
+    def __init__(self, turn: Any, step: Any, max_depth: int) -> None:
         self.turn = turn
         self.step = step
         self.runs: list[tuple[int, int]] = []
-        self.last_time: int | None = None
         self.is_terminal = False
-        self._records: list[dict[str, Any]] = []
-        self._packer = kernel.Packer()
+        self._units: list[Event | PackedRow] = []
+        self._max_depth = max_depth
 
     @property
     def spans(self) -> Spans:
@@ -167,35 +173,64 @@ class _Group:
         return self.runs[-1][1]
 
     @property
+    def last_time(self) -> int | None:
+        last = self._units[-1]
+        return last.times[-1] if isinstance(last, PackedRow) else last.time
+
+    @property
     def stream(self) -> Stream:
-        return Stream(self._records + self._packer.snapshot())
+        rows = [unit.raw for unit in self._units]
+        stored = kernel.StoredStream(rows, max_depth=self._max_depth)
+        return Stream.from_rows(stored, partial(_pack_units, self._units))
 
     def is_at(self, turn: Any, step: Any) -> bool:
+        if type(turn) is type(self.turn) is type(step) is type(self.step) is int:
+            # Asked for every chunk row; `bench_columns` shows what the rest would cost.
+            return bool(turn == self.turn and step == self.step)
         return deep_equal(self.turn, turn) and deep_equal(self.step, step)
 
-    def add(self, seq: int, count: int, timed: Iterable[tuple[Any, Any]]) -> None:
+    def add(self, unit: Event | PackedRow) -> None:
+        seq, count = unit.seq, unit.count if isinstance(unit, PackedRow) else 1
         last = seq + count - 1
         if self.runs and self.runs[-1][1] + 1 == seq:
             self.runs[-1] = self.runs[-1][0], last
         else:
             self.runs.append((seq, last))
+        unit.forget()  # A group is kept as bytes until somebody asks for more.
+        self._units.append(unit)
+
+
+def _pack_units(units: Iterable[Event | PackedRow]) -> list[dict[str, Any]]:
+    """Return the records that the chunks of rows make. Spec: 50 §5.5."""
+    records: list[dict[str, Any]] = []
+    packer = kernel.Packer()
+    for unit in units:
+        timed: Iterable[tuple[Any, Any]]
+        if isinstance(unit, PackedRow):
+            timed = unit.timed_chunks()
+        else:
+            timed = [(unit.time, _members(unit.data).get("chunk"))]
         for time, chunk in timed:
-            self.last_time = time
             try:
-                self._packer.push(time, chunk)
+                packer.push(time, chunk)
             except (StreamError, TypeError):
                 # Choice: a chunk that packing refuses stays a raw record, which expansion or
                 # assembly may refuse in turn: 80 says that nothing is refused here.
-                self._records += self._packer.snapshot()
-                self._records.append({"type": "chunk", "time": time, "chunk": chunk})
-                self._packer = kernel.Packer()
+                records += packer.snapshot()
+                records.append({"type": "chunk", "time": time, "chunk": chunk})
+                packer = kernel.Packer()
+        unit.forget()
+    return records + packer.snapshot()
 
 
 class _Grouper:
     """Groups chunk rows into attempts. Spec: 50 §5.2 to §5.4, 80 intro."""
 
-    def __init__(self, citations: Callable[[], Mapping[Spans, int]]) -> None:
+    def __init__(
+        self, citations: Callable[[], Mapping[Spans, int]], max_depth: int
+    ) -> None:
         self._ask = citations
+        self._max_depth = max_depth
         self._citations: Mapping[Spans, int] | None = None
         self._pending: _Group | None = None
         self._waiting: dict[Spans, _Group] = {}
@@ -204,9 +239,10 @@ class _Grouper:
     def run(self, units: Iterable[Event | PackedRow]) -> Iterator[Attempt]:
         for unit in units:
             if isinstance(unit, PackedRow):
-                yield from self._close_before(unit.seq, unit.turn, unit.step)
+                if self._is_elsewhere(unit.turn, unit.step):
+                    yield from self._close(unit.seq)
                 group = self._group(unit.turn, unit.step)
-                group.add(unit.seq, unit.count, unit.timed_chunks())
+                group.add(unit)
             elif unit.type == CHUNK_TYPE:
                 data = _members(unit.data)
                 turn, step, chunk = (
@@ -214,9 +250,10 @@ class _Grouper:
                     data.get("step"),
                     data.get("chunk"),
                 )
-                yield from self._close_before(unit.seq, turn, step)
+                if self._is_elsewhere(turn, step):
+                    yield from self._close(unit.seq)
                 group = self._group(turn, step)
-                group.add(unit.seq, 1, [(unit.time, chunk)])
+                group.add(unit)
                 # Spec 50 §5.3: only a chunk row of its own ends the group.
                 group.is_terminal = _members(chunk).get("type") == "finish"
             elif unit.type == "assistant/message":
@@ -227,13 +264,13 @@ class _Grouper:
 
     def _group(self, turn: Any, step: Any) -> _Group:
         if self._pending is None:
-            self._pending = _Group(turn, step)
+            self._pending = _Group(turn, step, self._max_depth)
         return self._pending
 
-    def _close_before(self, seq: int, turn: Any, step: Any) -> Iterator[Attempt]:
+    def _is_elsewhere(self, turn: Any, step: Any) -> bool:
+        """Whether a chunk of this place ends the pending group."""
         group = self._pending
-        if group is not None and (group.is_terminal or not group.is_at(turn, step)):
-            yield from self._close(seq)
+        return group is not None and (group.is_terminal or not group.is_at(turn, step))
 
     def _pass(self, event: Event) -> Iterator[Attempt]:
         if event.type in _CLOSERS:
@@ -260,7 +297,11 @@ class _Grouper:
             yield from self._close(event.seq)
             group = self._waiting.pop(cited, None)
         stream = Stream([]) if group is None else group.stream
-        yield _settled(event, _message_outcome(event), stream)
+        outcome: Outcome = "message"
+        if data.get("interrupted") is True:
+            outcome = "interrupted"
+        place = data.get("turn"), data.get("step")
+        yield Attempt(*place, 0, outcome, event.seq, event.time, stream, event)
 
     def _close(self, seq: int | None) -> Iterator[Attempt]:
         """End the pending group; `seq` is that of the row that does, None at the end."""

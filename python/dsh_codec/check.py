@@ -40,7 +40,7 @@ LEVELS: Final = ("scan", "read", "restore", "full")
 def check(
     source: SourceLike,
     *,
-    level: Level = "scan",
+    level: Level = "read",
     mode: Mode = "recoverable",
     compression: Compression | None = None,
     generation: int | None = None,
@@ -73,9 +73,9 @@ def check(
         TypeError, ValueError: A wrong argument.
 
     Note:
-        Level `scan` is one pass in bounded memory. Levels above it are for generation 4: older
-        logs have to be migrated first, and are reported as `unsupported` there.
-        Spec: 00 §6, 10 §8.
+        One pass in bounded memory. Above level `scan`, a log of an older generation is migrated
+        in memory, without evidence of child sessions, and the result is checked: one that has no
+        safe migration is reported as `unsupported` there. Spec: 00 §6, 10 §8.
     """
     check_arguments(mode=mode, compression=compression, generation=generation)
     if level not in LEVELS:
@@ -98,7 +98,7 @@ def check(
             )
             scan = _scan(log, level, limits)
             report = replace(report, scan=scan, findings=tuple(_notes(scan)))
-            faults = _check_rules(log, scan, level)
+            faults = _check_rules(log, scan, level, limits)
     except (DshCodecError, OSError) as error:
         return _refused(report, status_of(error), error)
     if faults:
@@ -152,19 +152,20 @@ def _notes(scan: FileScan) -> Iterator[Finding]:
         yield Finding("note", "TornTail", message, None, scan.truncate_to)
 
 
-def _check_rules(log: Log, scan: FileScan, level: Level) -> list[DshCodecError]:
+def _check_rules(
+    log: Log, scan: FileScan, level: Level, limits: dict[str, int]
+) -> list[DshCodecError]:
     """Return what the levels above `scan` refuse; the decisive fault comes first."""
     if level == "scan":
         return []
     if log.generation < CURRENT_GENERATION:
-        message = (
-            f"levels above 'scan' are for generation {CURRENT_GENERATION}; this log is of "
-            f"generation {log.generation} and has to be migrated first"
-        )
-        return [UnsupportedError(message, log.path)]
+        # Spec 00 §6: above `scan`, older logs are migrated in memory and the result is checked.
+        with log.upgraded() as upgraded:
+            migrated = _scan(upgraded, level, limits)
+            return _check_rules(upgraded, migrated, level, limits)
     findings = scan.findings
     if log.source.door is None:
-        # The kernel could not reach the bytes, so the scan was one over the events here.
+        # The kernel could not reach the bytes, so its scan was one over pieces of them.
         cut = scan.scan.inherited_event_count
         rules = RuleCheck(log.header.fields, cut, level=level)
         for event in log:

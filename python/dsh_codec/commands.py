@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path  # noqa: TC003 - typer looks at the annotations
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -16,13 +16,16 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from dsh_codec import commands_storage
 from dsh_codec._backend import backend, kernel
 from dsh_codec.check import check as check_log, status_of
 from dsh_codec.errors import DshCodecError, StreamError
 from dsh_codec.find import Session, find
 from dsh_codec.log import Log, open as open_log
 from dsh_codec.report import EXIT_CODES, Report, size_text, summarize, time_text
+from dsh_codec.rules.catalog import Rule, explain
 
+_Item = TypeVar("_Item")
 Task = Callable[[], int]
 """A command with its arguments, ready to run; gives the exit code."""
 
@@ -93,16 +96,32 @@ def _main(
         raise typer.Exit(64)
 
 
+def _known_rule(name: str) -> Rule:
+    found = explain(name)
+    if found is None:
+        message = f"there is no rule {name!r}; reports name rules, such as A1 or L2.turn-end"
+        raise typer.BadParameter(message)
+    return found
+
+
+def _show_rule(rule: Rule) -> int:
+    typer.echo(f"{rule.id} ({rule.layer}, spec {rule.place}): {rule.text}")
+    return 0
+
+
 @app.command()
 def check(
     paths: Annotated[
-        list[Path], typer.Argument(help="Files, session directories or roots.")
-    ],
+        list[Path] | None, typer.Argument(help="Files, session directories or roots.")
+    ] = None,
     *,
     level: Annotated[
         Literal["scan", "read", "restore", "full"],
         typer.Option(help="How deep to check."),
-    ] = "scan",
+    ] = "read",
+    rule: Annotated[
+        str | None, typer.Option("--explain", help="Print what a rule demands.")
+    ] = None,
     mode: ModeOption = "recoverable",
     compression: CompressionOption = None,
     verbose: Annotated[
@@ -111,6 +130,11 @@ def check(
     as_json: JsonOption = False,
 ) -> Task:
     """Check logs: one line a log. Exit code 0 sound, 1 damaged, 2 unsupported or unreadable."""
+    if rule is not None:
+        return partial(_show_rule, _known_rule(rule))
+    if not paths:
+        message = "name the logs to check"
+        raise typer.BadParameter(message)
 
     def run() -> int:
         totals: Counter[str] = Counter()
@@ -236,6 +260,78 @@ def info(
     return run
 
 
+@app.command()
+def migrate(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Files, session directories or roots.")
+    ],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Do everything but publish.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="A root to publish under, not beside the logs.")
+    ] = None,
+    report: Annotated[
+        Literal["text", "json"], typer.Option(help="json: one object a log.")
+    ] = "text",
+    with_salvage: Annotated[
+        bool,
+        typer.Option(
+            "--salvage",
+            help="Export refused logs as far as they go. Not lossless, and marked so.",
+        ),
+    ] = False,
+    children: Annotated[
+        Path | None,
+        typer.Option(help="Root to look for child sessions, if not under PATHS."),
+    ] = None,
+    no_children: Annotated[
+        bool, typer.Option("--no-children", help="The sessions have no children.")
+    ] = False,
+    compression: CompressionOption = None,
+) -> Task:
+    """Publish logs of older generations as generation 4, beside their unchanged sources.
+
+    Exit code 0 all current now, 1 damaged, 2 refused or unreadable.
+    """
+
+    def run() -> int:
+        from dsh_codec.migrate import batch
+
+        try:
+            tasks = list(
+                batch.plan_migrations(
+                    paths,
+                    children=() if no_children else children,
+                    compression=compression,
+                )
+            )
+        except OSError as error:
+            return _complain(error)
+        outcomes = []
+        is_shown = report == "text"
+        for task in _with_progress(tasks, is_shown=is_shown, what="migrating"):
+            outcome = batch.migrate_task(
+                task,
+                out=out,
+                dry_run=dry_run,
+                with_salvage=with_salvage,
+                compression=compression,
+            )
+            outcomes.append(outcome)
+            if is_shown:
+                _write_line(outcome.text)
+            else:
+                _write_json(outcome.to_dict())
+        if is_shown:
+            sys.stdout.flush()
+            sys.stderr.write(f"{batch.summary_of(outcomes)}\n")
+        return max((outcome.exit_code for outcome in outcomes), default=0)
+
+    return run
+
+
 def _log_paths(paths: list[Path], compression: Any) -> Iterator[str]:
     """Yield the logs that the arguments name; what cannot be read is for the check to say."""
     for path in paths:
@@ -248,12 +344,14 @@ def _log_paths(paths: list[Path], compression: Any) -> Iterator[str]:
             yield str(path)
 
 
-def _with_progress(paths: list[str], *, is_shown: bool) -> Iterator[str]:
-    if len(paths) < 2 or not (is_shown and sys.stdout.isatty()):
-        yield from paths
+def _with_progress(
+    items: list[_Item], *, is_shown: bool, what: str = "checking"
+) -> Iterator[_Item]:
+    if len(items) < 2 or not (is_shown and sys.stdout.isatty()):
+        yield from items
         return
     with Progress(console=_screen(), transient=True) as progress:
-        yield from progress.track(paths, description="checking")
+        yield from progress.track(items, description=what)
 
 
 def _events(log: Log, first: int, last: int | None) -> Iterator[tuple[str | None, Any]]:
@@ -377,3 +475,9 @@ def _printable(text: str) -> str:
     Lone surrogates and control characters, which logs and paths may hold, become escapes.
     """
     return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
+
+
+# These commands register themselves, and need what is above.
+from dsh_codec import commands_answers as _answers  # noqa: E402, F401
+
+commands_storage.add_to(app)

@@ -136,7 +136,20 @@ class UnsupportedError(DshCodecError):
 
 
 class MigrationRefusedError(UnsupportedError):
-    """No safe migration of this log exists. Spec: 50 §2.3."""
+    """No safe migration of this log exists. Spec: 50 §2.3.
+
+    Attributes:
+        edge: Step that refuses, such as `1→2`; None if it is none of them.
+        member: Member of the event that it refuses, as a path; None if it is the event.
+    """
+
+    edge: str | None
+    member: str | None
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        """Take the base's fields, then the attributes above in their order."""
+        super().__init__(*args, **named)
+        self.edge, self.member = _extra(args, 0), _extra(args, 1)
 
 
 class CorruptLogError(DshCodecError):

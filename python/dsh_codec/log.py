@@ -9,7 +9,7 @@ from dsh_codec._backend import kernel
 from dsh_codec._types import FileScan
 from dsh_codec.attempts import Attempt, Spans, find_spans, iter_attempts
 from dsh_codec.errors import DshCodecError, FrameError
-from dsh_codec.find import select_log
+from dsh_codec.find import CURRENT_GENERATION, select_log
 from dsh_codec.limits import (
     MAX_DEPTH,
     MAX_FRAME_PLAIN_BYTES,
@@ -21,14 +21,15 @@ from dsh_codec.source import Source, SourceLike, is_directory, open_source, read
 from dsh_codec.stream import MEMBERS, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
     from typing import Self
 
     from typing_extensions import Buffer
 
-    from dsh_codec._kernel import RowScanner
-    from dsh_codec._types import Compression, Header, Mode, Row
+    from dsh_codec._kernel import ColumnScanner, RowScanner
+    from dsh_codec._types import AttemptColumns, Compression, Header, Mode, Row
+    from dsh_codec.migrate.children import ChildEvidence
 
 __all__ = ["Attempt", "Event", "Limits", "Log", "Stream", "open"]
 
@@ -64,6 +65,7 @@ def open(  # noqa: A001 - the name that users see is dsh_codec.open
     mode: Mode = "recoverable",
     compression: Compression | None = None,
     generation: int | None = None,
+    upgrade: bool = False,
     max_row_bytes: int = MAX_ROW_BYTES,
     max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
     max_depth: int = MAX_DEPTH,
@@ -81,6 +83,8 @@ def open(  # noqa: A001 - the name that users see is dsh_codec.open
             it chooses between encodings.
         generation: The generation it must have; None: the header tells. In a session
             directory it chooses between generations.
+        upgrade: Whether a log of an older generation is given as one of generation 4, see
+            `Log.upgraded`; nothing is written beside it.
         max_row_bytes: Bytes in one row.
         max_frame_plain_bytes: Bytes of plaintext in one frame.
         max_depth: Nested arrays and objects in a row.
@@ -97,6 +101,7 @@ def open(  # noqa: A001 - the name that users see is dsh_codec.open
         NewerFormatError: The version is above 4.
         HeaderError, FrameError: There is no sound header row.
         LimitExceededError: The header row exceeds a limit.
+        MigrationRefusedError: With `upgrade`: there is no safe way to carry the log over.
         TypeError, ValueError: A wrong argument.
 
     Note:
@@ -125,7 +130,11 @@ def open(  # noqa: A001 - the name that users see is dsh_codec.open
     except BaseException:
         opened.close()
         raise
-    return Log(opened, header, stored, mode=mode, limits=limits)
+    log = Log(opened, header, stored, mode=mode, limits=limits)
+    if not upgrade or log.generation == CURRENT_GENERATION:
+        return log
+    with log:
+        return log.upgraded()
 
 
 def check_arguments(
@@ -301,7 +310,47 @@ class Log:
             Memory: one attempt, and in generations 0 and 1 a few numbers a message. Spec: 80,
             50 §5.
         """
-        return iter_attempts(self._units(), self.generation, self._citations)
+        return iter_attempts(
+            self._units(),
+            self.generation,
+            self._citations,
+            max_depth=self._limits.max_depth,
+        )
+
+    def columns(self) -> AttemptColumns:
+        """Return the chunks of all attempts as NumPy arrays.
+
+        Returns:
+            The attempts in the order of `attempts`, see `AttemptColumns`. Memory is that of
+            the arrays, 29 bytes a chunk and its text.
+
+        Raises:
+            StreamError: A stream breaks a rule of expansion; `.seq` is that of its row and
+                `.record` the index of the record.
+            DshCodecError, OSError: As for iterating.
+
+        Note:
+            One pass over the bytes, without Python objects in generations 2 to 4; in
+            generations 0 and 1 rows are grouped first. The GIL is released. Spec: 20 §4, 80.
+        """
+        limits = self._limits
+        scanner = kernel.ColumnScanner(
+            mode=self.mode,
+            generation=self.generation,
+            max_row_bytes=limits.max_row_bytes,
+            max_depth=limits.max_depth,
+        )
+        if self.generation < 2:
+            for attempt in self.attempts():
+                stored = attempt.stream.stored or kernel.StoredStream([])
+                try:
+                    scanner.add_attempt(stored)
+                except DshCodecError as error:
+                    raise error.located(path=self.path) from None
+        else:
+            for _ in self._pass(scanner):
+                pass
+        return scanner.take_columns()
 
     def scan(self, *, check_streams: bool = False) -> FileScan:
         """Read the whole log and say what is in it, without making events.
@@ -319,6 +368,42 @@ class Log:
             pass
         assert self.result is not None  # noqa: S101 - a pass that ends sets it
         return self.result
+
+    def upgraded(self, *, children: Iterable[ChildEvidence] = ()) -> Log:
+        """Return the log as one of generation 4, without writing to its folder.
+
+        Args:
+            children: Evidence of the child sessions (`dsh_codec.migrate`). The default says that
+                there are none: the result lacks the catalog of children that a published
+                migration has.
+
+        Returns:
+            The log itself if it is of generation 4. Else a log over a temporary file, which
+            vanishes when it is closed; its `path` is that of this log, for messages.
+
+        Raises:
+            MigrationRefusedError: There is no safe way to carry the log over; `.seq` and
+                `.rule` say where and why.
+            DshCodecError, OSError: As for iterating.
+
+        Note:
+            One pass over this log; memory as for `dsh_codec.migrate.upgrade`. Spec: 50 §2.
+        """
+        if self.generation == CURRENT_GENERATION:
+            return self
+        # The migration stands above the reader of logs; only a caller who asks pays for it.
+        from dsh_codec.migrate.upgrade import spool_upgrade
+
+        source, header = spool_upgrade(self, children)
+        return Log(source, header, "none", mode=self.mode, limits=self._limits)
+
+    def units(self) -> Iterator[Event | PackedRow]:
+        """Yield the events in order, but each packed row as one.
+
+        Raises:
+            DshCodecError, OSError: As for iterating.
+        """
+        return self._units()
 
     def _slice(self, index: slice) -> list[Event]:
         index.indices(0)  # Refuses what is no slice of integers, and a step of 0.
@@ -344,10 +429,13 @@ class Log:
     def _citations(self) -> Mapping[Spans, int]:
         """Look ahead: the last message that cites each run of chunks."""
         found: dict[Spans, int] = {}
+        max_depth = self._limits.max_depth
         try:
-            for unit in self._units():
-                if isinstance(unit, Event) and unit.type == "assistant/message":
-                    found[find_spans(unit.source_event_seqs or ())] = unit.seq
+            for rows, frame in self._batches():
+                for row in rows:
+                    if row.type == "assistant/message":
+                        event = Event(row, frame, self.generation, max_depth)
+                        found[find_spans(event.source_event_seqs or ())] = event.seq
         except DshCodecError:
             # The pass that asks will reach the same damage and report it.
             pass
@@ -367,7 +455,15 @@ class Log:
         self, *, check_streams: bool = False
     ) -> Iterator[tuple[list[Row], int | None]]:
         """Feed the whole log, yield accepted rows with their frame, then set `result`."""
-        scanner = self._scanner(check_streams=check_streams)
+        return self._pass(self._scanner(check_streams=check_streams))
+
+    @overload
+    def _pass(self, scanner: RowScanner) -> Iterator[tuple[list[Row], int | None]]: ...
+    @overload
+    def _pass(self, scanner: ColumnScanner) -> Iterator[tuple[None, int | None]]: ...
+    def _pass(
+        self, scanner: RowScanner | ColumnScanner
+    ) -> Iterator[tuple[list[Row] | None, int | None]]:
         pieces = self._zstd_pieces if self.compression == "zstd" else self._plain_pieces
         frame: int | None = None
         is_fed = False
@@ -394,7 +490,9 @@ class Log:
             max_packed_events=limits.max_packed_events,
         )
 
-    def _plain_pieces(self, scanner: RowScanner) -> Iterator[tuple[Buffer, None]]:
+    def _plain_pieces(
+        self, scanner: RowScanner | ColumnScanner
+    ) -> Iterator[tuple[Buffer, None]]:
         size = self.file_bytes
         for piece in self.source.pieces(0, size):
             yield piece, None
@@ -403,7 +501,9 @@ class Log:
         truncate_to = committed if committed < size else None
         self.result = FileScan(result, "none", size, size, None, None, truncate_to, 0)
 
-    def _zstd_pieces(self, scanner: RowScanner) -> Iterator[tuple[Buffer, int | None]]:
+    def _zstd_pieces(
+        self, scanner: RowScanner | ColumnScanner
+    ) -> Iterator[tuple[Buffer, int | None]]:
         structure = self._structure()
         reader = kernel.FrameReader(
             max_frame_plain_bytes=self._limits.max_frame_plain_bytes

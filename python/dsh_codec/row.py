@@ -83,6 +83,10 @@ class Event:
             parsed = self._parsed = kernel.parse(self.raw, max_depth=self._max_depth)
         return parsed
 
+    def forget(self) -> None:
+        """Drop the parsed JSON; it is parsed again when a member is asked for."""
+        self._parsed = None
+
     @property
     def data(self) -> Any:
         """The payload, any JSON value; None also if a row of generation 0 or 1 has none."""
@@ -203,6 +207,10 @@ class PackedRow:
             data = kernel.parse(self.raw, max_depth=self._max_depth)["data"]
             self._data = data
         return data
+
+    def forget(self) -> None:
+        """Drop the parsed JSON; it is parsed again when a member is asked for."""
+        self._data = self._times = None
 
     @property
     def turn(self) -> int:

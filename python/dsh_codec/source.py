@@ -188,6 +188,16 @@ class _FileSource(Source):
             self._file.close()
 
 
+def own_file(file: IO[bytes], *, path: str | None) -> Source:
+    """Make a source from a temporary file, which is closed with the source.
+
+    Args:
+        file: The file, seekable.
+        path: What messages name as the file.
+    """
+    return _FileSource(file, path=path, base=0, owned=True)
+
+
 def _open_path(path: str | os.PathLike[str]) -> Source:
     name = os.fspath(path)
     if not name:

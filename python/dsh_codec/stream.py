@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from dsh_codec._backend import kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from dsh_codec._types import TimedChunk
+    from dsh_codec._kernel import StoredStream
+    from dsh_codec._types import StreamColumns, TimedChunk
 
 __all__ = ["Assembled", "Stream", "assemble"]
 
@@ -72,25 +73,53 @@ def assemble(records: Sequence[Mapping[str, Any]], /) -> Assembled:
 
 
 class Stream:
-    """The stream of one attempt, as its records.
+    """The stream of one attempt.
 
-    Nothing is expanded or checked before it is asked for.
+    Nothing is parsed, expanded or checked before it is asked for. A stream that comes from a
+    log keeps the bytes of its rows and answers from them, without a Python object for each
+    chunk, until its records are asked for.
 
     Attributes:
-        records: The records, in order (20 §2); empty if the settlement has no stream.
+        stored: The rows it comes from; None once there are records.
     """
 
-    __slots__ = ("records",)
+    __slots__ = ("_read", "_records", "stored")
 
-    records: list[dict[str, Any]]
+    stored: StoredStream | None
 
     def __init__(self, records: list[dict[str, Any]]) -> None:
         """Keep the records; they are not copied."""
-        self.records = records
+        self._records: list[dict[str, Any]] | None = records
+        self._read: Callable[[], list[dict[str, Any]]] = list
+        self.stored = None
+
+    @classmethod
+    def from_rows(
+        cls, stored: StoredStream, read: Callable[[], list[dict[str, Any]]]
+    ) -> Self:
+        """Return a stream that is still bytes.
+
+        Args:
+            stored: Its rows.
+            read: Makes the records of these rows.
+        """
+        stream = cls([])
+        stream._records = None
+        stream._read = read
+        stream.stored = stored
+        return stream
 
     def __repr__(self) -> str:
-        """Return the number of records."""
-        return f"Stream({len(self.records)} records)"
+        """Return the number of chunks."""
+        return f"Stream({self.chunk_count} chunks)"
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The records, in order (20 §2); empty if the settlement has no stream."""
+        if self._records is None:
+            self._records = self._read()
+            self._read, self.stored = list, None
+        return self._records
 
     def expand(self) -> list[TimedChunk]:
         """Return all chunks with their times in milliseconds.
@@ -108,6 +137,22 @@ class Stream:
         """
         return kernel.iter_expand(self.records)
 
+    def columns(self) -> StreamColumns:
+        """Return all chunks as NumPy arrays: times, kinds, block indices, text.
+
+        Returns:
+            29 bytes a chunk and its text, see `StreamColumns`.
+
+        Raises:
+            StreamError: A record breaks a rule; `.record` is its index. Spec: 20 §4.
+
+        Note:
+            Straight from the row's bytes where the records were not asked for.
+        """
+        if self.stored is not None:
+            return self.stored.columns()
+        return kernel.stream_columns(self.records)
+
     def assemble(self) -> Assembled:
         """Assemble the content blocks, see `assemble`."""
         return assemble(self.records)
@@ -115,25 +160,48 @@ class Stream:
     @property
     def text(self) -> str:
         """The answer text: all text deltas joined, reasoning and tool calls left out."""
+        if self.stored is not None:
+            return self.stored.text()
         return kernel.join_text(self.records)
 
     @property
     def first_token_time(self) -> int | None:
         """Time of the first token in milliseconds; None without one. Spec: 20 §5."""
+        if self.stored is not None:
+            return self.stored.first_token_time()
         return kernel.first_token_time(self.records)
+
+    @property
+    def time_span(self) -> tuple[int, int] | None:
+        """Times of the first and the last chunk in milliseconds; None without chunks.
+
+        Raises:
+            StreamError: The record of one of them breaks a rule. Spec: 20 §4.
+        """
+        if self.stored is not None:
+            return self.stored.time_span()
+        ends = [self.records[0], self.records[-1]] if self.records else []
+        times = [chunk.time for chunk in kernel.expand(ends)]
+        return (times[0], times[-1]) if times else None
 
     @property
     def has_visible_content(self) -> bool:
         """Whether any chunk shows something. Spec: 20 §5."""
+        if self.stored is not None:
+            return self.stored.has_visible_content()
         return kernel.has_visible_content(self.records)
 
     @property
     def chunk_count(self) -> int:
         """Chunks that the records stand for. Counted, not expanded or checked."""
+        if self.stored is not None:
+            return self.stored.chunk_count()
         return sum(map(_count_members, self.records))
 
     def last_chunk(self, type: str, /) -> dict[str, Any] | None:  # noqa: A002 - as the kernel
         """Return the last raw chunk of a type, or None. Spec: 20 §5."""
+        if self.stored is not None:
+            return self.stored.last_chunk(type)
         return kernel.last_chunk(self.records, type)
 
 

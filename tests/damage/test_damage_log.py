@@ -61,7 +61,7 @@ def test_every_cut_gives_a_prefix(name: str, mode: Any) -> None:
             continue
         # Only a frame that ends inside a row could refuse a cut, and there is none.
         assert error is None, cut
-        scan = dsh.check(whole[:cut], mode=mode).scan
+        scan = dsh.check(whole[:cut], level="scan", mode=mode).scan
         assert scan is not None
         with dsh.open(whole[:cut], mode=mode) as log:
             assert scan == log.scan(check_streams=True), cut
@@ -84,7 +84,7 @@ def test_every_flipped_bit_is_noticed_or_harmless(
             data = bytes(whole)
             whole[position] ^= 1 << bit
             _, error = events_of(data, mode)
-            report = dsh.check(data, mode=mode)
+            report = dsh.check(data, level="scan", mode=mode)
             if error is None:
                 assert report.status in ("sound", "torn"), (position, bit)
             else:
@@ -131,7 +131,7 @@ def test_random_damage_of_larger_logs(name: str, seed: int) -> None:
                 case _:
                     data[at:at] = data[at : at + width]
         _, error = events_of(bytes(data), "recoverable")
-        report = dsh.check(bytes(data))
+        report = dsh.check(bytes(data), level="scan")
         assert (error is None) == (report.status == "sound")
         list(attempts_of(bytes(data), "recoverable"))
 

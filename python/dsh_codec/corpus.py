@@ -1,0 +1,165 @@
+"""Logs under any number of roots, each read once; a bad one stops nothing. Spec: 80 §1, §2."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+from dsh_codec.errors import DshCodecError, UnsupportedError
+from dsh_codec.find import Session, find, lineage_of
+from dsh_codec.log import Log, open as open_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsh_codec._types import Compression
+    from dsh_codec.find import SessionStatus
+
+__all__ = ["Place", "Places", "Readings", "own_from", "read_logs"]
+
+T = TypeVar("T")
+
+Place: TypeAlias = str | os.PathLike[str] | Session | Log
+"""A sessions root, any directory above or below it, a file, an entry of `find`, an open log."""
+
+Places: TypeAlias = Place | Iterable[Place]
+"""One place or many. What lies under several of them is read once."""
+
+
+class Readings(Iterator[T], Generic[T]):
+    """What was read from many logs, one log at a time.
+
+    A log that is refused contributes nothing, not even what stands before its damage; it is
+    kept in `errors` instead.
+
+    Attributes:
+        errors: The sessions so far that could not be read, each with its `error`.
+        log_count: The logs so far that were read.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        read: Callable[[Log], Iterable[T]],
+        *,
+        compression: Compression | None = None,
+    ) -> None:
+        """Prepare; nothing is read before the first item is asked for."""
+        self.errors: list[Session] = []
+        self.log_count = 0
+        self._read = read
+        self._items = self._iterate(places, compression)
+
+    def __next__(self) -> T:
+        """Return the next item."""
+        return next(self._items)
+
+    def _iterate(self, places: Places, compression: Compression | None) -> Iterator[T]:
+        seen: set[tuple[int, int]] = set()
+        for place in _each(places):
+            if isinstance(place, Log):
+                yield from self._take(_session_of(place), place)
+                continue
+            entries = (
+                [place]
+                if isinstance(place, Session)
+                else find(place, compression=compression)
+            )
+            for session in entries:
+                if session.error is not None:
+                    self.errors.append(session)
+                elif _is_new(session.path, seen):
+                    yield from self._take(session, None)
+
+    def _take(self, session: Session, log: Log | None) -> Iterable[T]:
+        try:
+            if log is not None:
+                items = self._read(log)
+            else:
+                with open_log(session.path) as opened:
+                    items = self._read(opened)
+        except (DshCodecError, OSError) as error:
+            status: SessionStatus = "error"
+            if isinstance(error, UnsupportedError):
+                status = "unsupported"
+            self.errors.append(session._replace(status=status, error=error))
+            return ()
+        self.log_count += 1
+        return items
+
+
+def read_logs(
+    places: Places,
+    read: Callable[[Log], Iterable[T]],
+    *,
+    compression: Compression | None = None,
+) -> Readings[T]:
+    """Read all logs at some places.
+
+    Args:
+        places: Where they lie.
+        read: Reads one log to its end and returns what it found. Its refusals are kept, not
+            raised.
+        compression: Decides where both encodings of a generation are present.
+
+    Returns:
+        The items of all logs, in the order of the places and, below each, of the paths.
+        Iterating raises an `OSError` for a place that is not there.
+    """
+    return Readings(places, read, compression=compression)
+
+
+def own_from(log: Log) -> int:
+    """Return the seq of the first own event; 0 if nothing was inherited.
+
+    Raises:
+        DshCodecError, OSError: As for iterating, if the log has to tell and no pass over it is
+            complete yet.
+
+    Note:
+        Generations 0 and 1 without `parentSession` inherit nothing, whatever `seedLength` says.
+        Spec: 80 §2.
+    """
+    fields = log.header.fields
+    if log.generation < 2:
+        has_parent = "parentSession" in fields
+        return (log.header.declared_cut or 0) if has_parent else 0
+    if not fields["isSeeded"]:
+        return 0
+    result = log.result or log.scan()
+    return result.scan.inherited_event_count
+
+
+def _each(places: Places) -> Iterable[Place]:
+    if isinstance(places, str | os.PathLike | Session | Log):
+        return (places,)
+    return places
+
+
+def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return True  # Opening it says what is wrong.
+    key = status.st_dev, status.st_ino
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
+
+
+def _session_of(log: Log) -> Session:
+    return Session(
+        log.path or f"<{log.file_bytes} bytes>",
+        "current" if log.generation == 4 else "migration-required",
+        log.header,
+        log.generation,
+        log.compression,
+        log.file_bytes,
+        lineage_of(log.header),
+        (),
+        (),
+        None,
+    )

@@ -1,0 +1,689 @@
+"""Events of a growing log as they land. Spec: 80 §7.
+
+A `Follow` reads only what is new since its cursor, and takes no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib
+import os
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+
+from dsh_codec._backend import kernel
+from dsh_codec._types import Row
+from dsh_codec.envelope import check_envelope
+from dsh_codec.errors import (
+    DshCodecError,
+    FrameError,
+    IdentityError,
+    LimitExceededError,
+    RowError,
+    SeqGapError,
+)
+from dsh_codec.find import log_files, select_log
+from dsh_codec.limits import MAX_DEPTH, MAX_FRAME_PLAIN_BYTES, MAX_ROW_BYTES
+from dsh_codec.names import parse_log_filename
+from dsh_codec.row import Event, PackedRow
+from dsh_codec.source import ZSTD_MAGIC
+from dsh_codec.stream import MEMBERS
+from dsh_codec.values import is_number, is_sint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from dsh_codec._kernel import FrameReader
+    from dsh_codec._types import Compression, Header
+
+__all__ = ["Cursor", "Follow", "Reset", "Superseded", "Waiter", "follow"]
+
+INTERVAL_MS: Final = 100
+_WINDOW_BYTES: Final = 1 << 20
+_HANDED_AT_ONCE: Final = 256
+_SINGLE_HEADER: Final = (
+    b'{"type":"session","version":0,"id":"-","createdAt":0,"delegationDepth":0}\n'
+)
+
+
+class Cursor(NamedTuple):
+    """Where a follower is. All JSON numbers and strings, so it can be stored. Spec: 80 §7.
+
+    Attributes:
+        generation: Generation of the log.
+        header_digest: SHA-256 of the header row, hexadecimal.
+        device, inode: The file.
+        offset: Byte of the file behind the last frame or row that was handed out completely.
+        offset_seq: Seq of the first event behind `offset`.
+        next_seq: Seq of the next event to hand out; above `offset_seq` in the middle of a frame.
+        plain_offset: Byte of the text that `offset` stands for.
+        frame_count: Frames before `offset`; 0 in a plain file.
+    """
+
+    generation: int
+    header_digest: str
+    device: int
+    inode: int
+    offset: int
+    offset_seq: int
+    next_seq: int
+    plain_offset: int
+    frame_count: int
+
+
+class Reset(NamedTuple):
+    """The file is another one now: events start again at seq 0.
+
+    Attributes:
+        reason: `shorter`, `replaced` (another inode) or `header`.
+    """
+
+    reason: str
+
+
+class Superseded(NamedTuple):
+    """A higher generation appeared; readers take only the highest. Nothing follows it here.
+
+    Attributes:
+        path: The new file.
+        generation: Its generation, by its name.
+    """
+
+    path: str
+    generation: int
+
+
+Item: TypeAlias = "Event | Reset | Superseded"
+
+
+class Waiter(Protocol):
+    """How a follower spends the time until it looks again."""
+
+    def wait(self, timeout_ms: float) -> None:
+        """Return when the directory may have changed, after `timeout_ms` at the latest."""
+        ...
+
+    def stop(self) -> None:
+        """Let `wait` return at once, now and later."""
+        ...
+
+
+class SleepWaiter:
+    """Waits for the time to pass."""
+
+    def __init__(self) -> None:
+        """Start as not stopped."""
+        self._stopped = threading.Event()
+
+    def wait(self, timeout_ms: float) -> None:
+        """Wait for the time to pass, or for `stop`."""
+        self._stopped.wait(timeout_ms / 1000)
+
+    def stop(self) -> None:
+        """Let `wait` return at once."""
+        self._stopped.set()
+
+
+class WatchWaiter:
+    """Waits for the system to report a change in a directory, through `watchfiles`."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """Take the directory; it is watched from the first `wait` on.
+
+        Raises:
+            ModuleNotFoundError: The package `watchfiles` is not installed.
+        """
+        self._watch: Any = importlib.import_module("watchfiles").watch
+        self._directory = directory
+        self._stopped = threading.Event()
+        self._changes: Iterator[Any] | None = None
+
+    def wait(self, timeout_ms: float) -> None:
+        """Wait for a change, or for the time to pass."""
+        changes = self._changes
+        if changes is None:
+            changes = self._changes = self._watch(
+                self._directory,
+                watch_filter=None,
+                debounce=10,
+                step=5,
+                rust_timeout=max(int(timeout_ms), 1),
+                yield_on_timeout=True,
+                stop_event=self._stopped,
+                recursive=False,
+            )
+        next(changes, None)
+
+    def stop(self) -> None:
+        """Let `wait` return."""
+        self._stopped.set()
+
+
+def follow(
+    path: str | os.PathLike[str],
+    cursor: Cursor | None = None,
+    *,
+    interval_ms: float = INTERVAL_MS,
+    waiter: Waiter | None = None,
+    max_row_bytes: int = MAX_ROW_BYTES,
+    max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
+    max_depth: int = MAX_DEPTH,
+) -> Follow:
+    """Follow a log that grows.
+
+    Args:
+        path: A log file, or a session directory (its highest generation is followed).
+        cursor: Where to go on; None: from the first event.
+        interval_ms: Milliseconds between two looks at the file.
+        waiter: How to spend them; None: watching the directory if the package `watchfiles` is
+            there, else sleeping.
+        max_row_bytes: Bytes in one row.
+        max_frame_plain_bytes: Bytes of plaintext in one frame.
+        max_depth: Nested arrays and objects in a row.
+
+    Returns:
+        An iterator of `Event`, `Reset` and `Superseded`, for `for` and for `async for`. It ends
+        when `close` is called, or behind `Superseded`.
+
+    Raises:
+        FileNotFoundError: There is no log.
+        LayoutError: The directory holds both encodings of its highest generation.
+
+    Note:
+        Rows and seqs are checked (layers L0 and L1), nothing above them. Spec: 80 §7.
+    """
+    if Path(path).is_dir():
+        path = select_log(path).path
+    else:
+        Path(path).stat()
+    limits = _Limits(max_row_bytes, max_frame_plain_bytes, max_depth)
+    return Follow(
+        os.fspath(path), cursor, interval_ms=interval_ms, waiter=waiter, limits=limits
+    )
+
+
+class _Limits(NamedTuple):
+    max_row_bytes: int
+    max_frame_plain_bytes: int
+    max_depth: int
+
+
+class _Head(NamedTuple):
+    """The start of the file that has to stay as it is."""
+
+    raw: bytes
+    compression: Compression
+    header: Header
+    digest: str
+    plain_bytes: int
+
+
+class Follow:
+    """A log that is followed; see `follow`.
+
+    Attributes:
+        path: The log file.
+    """
+
+    path: str
+
+    def __init__(
+        self,
+        path: str,
+        cursor: Cursor | None,
+        *,
+        interval_ms: float,
+        waiter: Waiter | None,
+        limits: _Limits,
+    ) -> None:
+        """Take what `follow` found."""
+        self.path = path
+        self._cursor = cursor
+        self._interval_ms = interval_ms
+        self._limits = limits
+        self._waiter = waiter if waiter is not None else _best_waiter(path)
+        self._closed = threading.Event()
+        self._head: _Head | None = None
+        self._reader: FrameReader | None = None
+        self._generation = next(
+            (
+                generation
+                for stored in ("none", "zstd")
+                if (
+                    generation := parse_log_filename(
+                        Path(path).name, compression=stored
+                    )
+                )
+                is not None
+            ),
+            None,
+        )
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """Where the follower is, behind the last item it gave; None before the header."""
+        return self._cursor
+
+    @property
+    def header(self) -> Header | None:
+        """The header of the log, once it was read."""
+        return None if self._head is None else self._head.header
+
+    def close(self) -> None:
+        """End the iteration, also that of another thread."""
+        self._closed.set()
+        self._waiter.stop()
+
+    def __enter__(self) -> Self:
+        """Return the follower."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        """End the iteration."""
+        self.close()
+
+    def poll(self) -> Iterator[Item]:
+        """Yield what is new now, and end.
+
+        Yields:
+            `Reset` first if the file is another one; then events; then `Superseded`.
+
+        Raises:
+            FileNotFoundError: The file has gone.
+            CorruptLogError: A complete frame or row is not right. The cursor stays before it,
+                and the next poll raises again.
+            NewerFormatError, UnsupportedError: The header or a row is not for this version.
+            LimitExceededError: A row or frame exceeds a limit.
+            OSError: The system refuses to read.
+
+        Note:
+            An unfinished frame or row is read again by the next poll. Cost: that of the new
+            bytes.
+        """
+        for cursor, item in self._steps():
+            self._cursor = cursor
+            if item is not None:
+                yield item
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yield items as they come, waiting in between."""
+        while not self._closed.is_set():
+            for item in self.poll():
+                yield item
+                if self._closed.is_set() or isinstance(item, Superseded):
+                    return
+            self._waiter.wait(self._interval_ms)
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """Yield items as they come; files are read and waited for in a thread."""
+        while not self._closed.is_set():
+            steps = self._steps()
+            while batch := await asyncio.to_thread(_take, steps):
+                for cursor, item in batch:
+                    self._cursor = cursor
+                    if item is None:
+                        continue
+                    yield item
+                    if self._closed.is_set() or isinstance(item, Superseded):
+                        return
+            if isinstance(self._waiter, SleepWaiter):
+                await asyncio.sleep(self._interval_ms / 1000)
+            else:
+                await asyncio.to_thread(self._waiter.wait, self._interval_ms)
+
+    def _steps(self) -> Iterator[tuple[Cursor | None, Item | None]]:
+        """Yield items with the cursor behind each; None for the end of a frame or row."""
+        at = self._cursor
+        with Path(self.path).open("rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            size = status.st_size
+            place = (status.st_dev, status.st_ino)
+            head = self._read_head(file, size, is_known=at is not None)
+            if at is not None and (reason := _reset_reason(at, head, place, size)):
+                self._head, at = None, None
+                yield None, Reset(reason)
+                head = self._read_head(file, size, is_known=False)
+            if head is not None:
+                if at is None:
+                    at = _start(head, *place)
+                    yield at, None
+                if size > at.offset:
+                    at = yield from self._advance(file, at, head, size)
+        if at is not None and (found := self._successor()) is not None:
+            yield at, found
+
+    def _successor(self) -> Superseded | None:
+        if self._generation is None:
+            return None
+        top = log_files(Path(self.path).parent)
+        if top and top[0].generation > self._generation:
+            return Superseded(top[0].path, top[0].generation)
+        return None
+
+    def _read_head(self, file: IO[bytes], size: int, *, is_known: bool) -> _Head | None:
+        """Return the header of the file; None if it is not complete or (known) not sound."""
+        head = self._head
+        if head is not None and _read(file, 0, len(head.raw)) == head.raw:
+            return head
+        try:
+            head = self._parse_head(file, size)
+        except DshCodecError as error:
+            if is_known:
+                return None  # Another header, hence a reset; the next look raises this.
+            raise error.located(path=self.path) from None
+        self._head = head
+        return head
+
+    def _parse_head(self, file: IO[bytes], size: int) -> _Head | None:
+        raw = b""
+        compression: Compression | None = None
+        line = None
+        while line is None:
+            count = min(max(2 * len(raw), 8192), size)
+            if count <= len(raw):
+                return None
+            raw = _read(file, 0, count)
+            if len(raw) < min(len(ZSTD_MAGIC), count):
+                return None
+            if compression is None:
+                if len(raw) < len(ZSTD_MAGIC):
+                    return None
+                compression = "zstd" if raw.startswith(ZSTD_MAGIC) else "none"
+            if compression == "none":
+                end = raw.find(b"\n") + 1
+                if end:
+                    raw = line = raw[:end]
+            else:
+                frames = kernel.scan_frames(raw, max_frames=1).frames
+                if frames:
+                    raw = raw[: frames[0][1]]
+                    line = b"".join(
+                        text
+                        for text, _ in _decode(raw, frames, self._new_reader(), 0, 0)
+                    )
+            if line is None and len(raw) > self._limits.max_row_bytes:
+                raise _too_long(self._limits.max_row_bytes, 0)
+        wanted = 4 if self._generation == 4 else None
+        header = kernel.parse_header(line, generation=wanted)
+        if self._generation not in (None, header.generation):
+            message = (
+                f"the file name says generation {self._generation}, the header says "
+                f"{header.generation}"
+            )
+            raise IdentityError(message, self.path, 1)
+        assert compression is not None  # noqa: S101 - a header line has been found
+        digest = hashlib.sha256(line).hexdigest()
+        return _Head(raw, compression, header, digest, len(line))
+
+    def _advance(
+        self, file: IO[bytes], at: Cursor, head: _Head, size: int
+    ) -> Generator[tuple[Cursor, Item | None], None, Cursor]:
+        """Yield what is complete; return where that ends."""
+        window = _WINDOW_BYTES
+        while at.offset < size:
+            data = _read(file, at.offset, min(window, size - at.offset))
+            before = at.offset
+            groups = _plain_groups(data)
+            if head.compression == "zstd":
+                if self._reader is None:
+                    self._reader = self._new_reader()
+                groups = _zstd_groups(data, at, self._reader)
+            try:
+                for text, end, frames in groups:
+                    seq = at.offset_seq
+                    position = at.plain_offset
+                    for line in text.split(b"\n")[:-1]:
+                        for event in self._events(line, seq, position, head, at):
+                            if event.seq >= at.next_seq:
+                                at = at._replace(next_seq=event.seq + 1)
+                                yield at, event
+                            seq = event.seq + 1
+                        position += len(line) + 1
+                    at = at._replace(
+                        offset=before + end,
+                        offset_seq=seq,
+                        next_seq=max(seq, at.next_seq),
+                        plain_offset=position,
+                        frame_count=at.frame_count + frames,
+                    )
+                    yield at, None
+            except DshCodecError as error:
+                self._reader = None  # It refuses everything from now on.
+                raise error.located(path=self.path) from None
+            if at.offset == before:
+                if len(data) < window or at.offset + len(data) >= size:
+                    return at  # The rest is unfinished.
+                if window > self._largest_window(head):
+                    raise _too_long(self._limits.max_row_bytes, at.offset_seq)
+                window *= 2
+            else:
+                window = _WINDOW_BYTES
+        return at
+
+    def _new_reader(self) -> FrameReader:
+        return kernel.FrameReader(
+            max_frame_plain_bytes=self._limits.max_frame_plain_bytes
+        )
+
+    def _largest_window(self, head: _Head) -> int:
+        """Bytes in which a row or a frame has to be complete."""
+        if head.compression == "none":
+            return self._limits.max_row_bytes
+        return self._limits.max_frame_plain_bytes + self._limits.max_row_bytes
+
+    def _events(
+        self, line: bytes, seq: int, position: int, head: _Head, at: Cursor
+    ) -> Iterator[Event]:
+        """Check one row and yield its events. Spec: 10 §5, 30 §6."""
+        limits, generation = self._limits, head.header.generation
+        frame = at.frame_count if head.compression == "zstd" else None
+        if len(line) >= limits.max_row_bytes:
+            raise _too_long(limits.max_row_bytes, seq)
+        try:
+            value = kernel.parse(line, max_depth=limits.max_depth)
+            if generation == 4:
+                kernel.admit(value)
+            if generation >= 2:
+                check_envelope(value, seq)
+            elif type(value) is dict and value.get("type") in MEMBERS:
+                row = _packed_row(value, line, seq, position)
+                yield from PackedRow(row, frame, limits.max_depth).events()
+                return
+            else:
+                _check_old_envelope(value, seq)
+        except DshCodecError as error:
+            # The text that JSON was refused for starts at the row, not at the file.
+            place = error.located(seq=seq)
+            if error.offset is not None:
+                message = f"{place.message} (byte {error.offset} of the row)"
+                raise RowError(
+                    message,
+                    self.path,
+                    None,
+                    position,
+                    seq,
+                    None,
+                    error.rule or "10 §1",
+                ) from None
+            raise place.located(offset=position) from None
+        kind, time = value["type"], value.get("time")
+        row = Row(
+            kind if isinstance(kind, str) else None,
+            seq,
+            int(time) if is_sint(time) else None,
+            line,
+            position,
+            seq + 1,
+            1,
+        )
+        yield Event(row, frame, generation, limits.max_depth)
+
+
+def _take(
+    steps: Iterator[tuple[Cursor | None, Item | None]],
+) -> list[tuple[Cursor | None, Item | None]]:
+    return list(islice(steps, _HANDED_AT_ONCE))
+
+
+def _best_waiter(path: str) -> Waiter:
+    try:
+        return WatchWaiter(Path(path).absolute().parent)
+    except ModuleNotFoundError:
+        return SleepWaiter()
+
+
+def _read(file: IO[bytes], offset: int, count: int) -> bytes:
+    """Read at a place; fewer bytes only if the file ends."""
+    file.seek(offset)
+    data = file.read(count)
+    while len(data) < count:
+        more = file.read(count - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _reset_reason(
+    at: Cursor, head: _Head | None, place: tuple[int, int], size: int
+) -> str | None:
+    if place != (at.device, at.inode):
+        return "replaced"
+    if size < at.offset:
+        return "shorter"
+    if head is None or head.digest != at.header_digest:
+        return "header"
+    return None
+
+
+def _start(head: _Head, device: int, inode: int) -> Cursor:
+    return Cursor(
+        head.header.generation,
+        head.digest,
+        device,
+        inode,
+        len(head.raw),
+        0,
+        0,
+        head.plain_bytes,
+        1 if head.compression == "zstd" else 0,
+    )
+
+
+def _plain_groups(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield complete rows, the offset behind them, and no frames."""
+    end = data.rfind(b"\n") + 1
+    if end:
+        yield data[:end], end, 0
+
+
+def _zstd_groups(
+    data: bytes, at: Cursor, reader: FrameReader
+) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the text of frames that end with a row, the offset behind them, their number.
+
+    Spec 10 §7.2: the boundary of a frame may fall inside a row.
+    """
+    fault: FrameError | None = None
+    try:
+        frames = kernel.scan_frames(data).frames
+    except FrameError as error:
+        fault = error
+        frames = kernel.scan_frames(data[: error.offset or 0]).frames
+    text = b""
+    count = 0
+    for plain, end in _decode(data, frames, reader, at.offset, at.frame_count):
+        text += plain
+        count += 1
+        if not text or text.endswith(b"\n"):
+            yield text, end, count
+            text, count = b"", 0
+    if fault is not None:
+        raise _moved(fault, at.offset, at.frame_count)
+
+
+def _decode(
+    data: bytes,
+    frames: list[tuple[int, int]],
+    reader: FrameReader,
+    offset: int,
+    number: int,
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the text of each frame with the offset behind it; errors get their true places."""
+    for index, (start, end) in enumerate(frames):
+        try:
+            reader.feed(data[start:end])
+            pieces = []
+            while (piece := reader.read()) is not None:
+                pieces.append(piece.data)
+                if piece.last:
+                    break
+        except FrameError as error:
+            # The reader has seen all frames before this one, and nothing else.
+            moved = error if error.offset is not None else error.located(offset=start)
+            raise _moved(
+                FrameError(moved.message, None, None, start, None, index, moved.rule),
+                offset,
+                number,
+            ) from None
+        yield b"".join(pieces), end
+
+
+def _moved(error: FrameError, offset: int, number: int) -> FrameError:
+    return FrameError(
+        error.message,
+        None,
+        None,
+        offset + (error.offset or 0),
+        None,
+        number + (error.frame or 0),
+        error.rule,
+    )
+
+
+def _packed_row(value: dict[str, Any], line: bytes, seq: int, position: int) -> Row:
+    """Check a packed row by the scanner's own rules. Spec: 10 §5.3."""
+    first = value.get("seq0")
+    if not is_number(first) or first != seq:
+        raise _gap(seq, first)
+    # The scanner starts at seq 0, whatever the row's own seq is.
+    scanner = kernel.RowScanner(mode="strict", generation=0)
+    scanner.feed(_SINGLE_HEADER)
+    rows = scanner.feed(kernel.dump(value | {"seq0": 0}) + b"\n")
+    scanner.feed(b"")
+    kind, _, time, _, _, _, count = rows[0]
+    return Row(kind, seq, time, line, position, seq + 1, count)
+
+
+def _check_old_envelope(value: Any, seq: int) -> None:
+    """Check an event row of generations 0 and 1. Spec: 10 §5.2."""
+    if type(value) is not dict:
+        message = "a row has to be a JSON object"
+        raise RowError(message, None, None, None, seq, None, "10 §5.2")
+    if not is_number(value.get("seq")) or value["seq"] != seq:
+        raise _gap(seq, value.get("seq"))
+    if "sourceEventSeqs" in value:
+        kernel.decode_seqs(value["sourceEventSeqs"], codec="v0", max_entries=seq)
+
+
+def _gap(seq: int, got: Any) -> SeqGapError:
+    message = f"expected seq {seq}, found {got!r:.64}: a row is missing, doubled or out of place"
+    return SeqGapError(message, None, None, None, seq, None, "10 §5.2", seq, got)
+
+
+def _too_long(max_row_bytes: int, seq: int) -> LimitExceededError:
+    message = f"a row has more than {max_row_bytes} bytes; raise max_row_bytes"
+    return LimitExceededError(
+        message, None, None, None, seq, None, None, "max_row_bytes", max_row_bytes
+    )

@@ -1,0 +1,203 @@
+"""Keys by which calls are grouped: session, day in a time zone, model, and so on. Spec: 80."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+from dsh_codec.calls import TimedCall, read_calls
+from dsh_codec.find import lineage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dsh_codec.calls import Call
+    from dsh_codec.log import Log
+
+__all__ = ["By", "Grouping", "Key", "Moment", "time_zone", "to_ms"]
+
+By: TypeAlias = Literal[
+    "session",
+    "project",
+    "lineage",
+    "year",
+    "month",
+    "day",
+    "hour",
+    "provider",
+    "model",
+    "served_model",
+    "outcome",
+    "turn",
+    "step",
+    "seq",
+]
+"""What calls are grouped by. `project` is the header's working directory; the times are those
+of the settlement."""
+
+Key: TypeAlias = tuple[Any, ...]
+"""One value for each thing grouped by, in that order; None where it is unknown."""
+
+Moment: TypeAlias = datetime | date | int
+"""A time; a date means its first moment in the time zone, an int milliseconds since the epoch."""
+
+_TIME_FORMATS: Final = {
+    "year": "%Y",
+    "month": "%Y-%m",
+    "day": "%Y-%m-%d",
+    "hour": "%Y-%m-%d %H:00",
+}
+_COLUMNS: Final = frozenset(
+    ("session", "provider", "model", "outcome", "turn", "step", "seq")
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Grouping:
+    """Which calls are taken, and by what they are grouped."""
+
+    def __init__(
+        self,
+        by: By | Sequence[By],
+        *,
+        tz: tzinfo | str = "UTC",
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> None:
+        """Take what the caller asks for.
+
+        Args:
+            by: One or several things; none puts all calls into one group.
+            tz: Time zone of days: an object, a name of the tz database, or `local`.
+            since: First moment of calls that are taken.
+            until: First moment of calls that are not taken any more.
+
+        Raises:
+            ValueError: There is no such thing or time zone.
+        """
+        self.by: tuple[By, ...] = (by,) if isinstance(by, str) else tuple(by)
+        for name in self.by:
+            if name not in get_args(By):
+                choices = ", ".join(get_args(By))
+                message = f"calls are grouped by {choices}, not by {name!r}"
+                raise ValueError(message)
+        self._tz = time_zone(tz)
+        self._since = None if since is None else to_ms(since, self._tz)
+        self._until = None if until is None else to_ms(until, self._tz)
+
+    def take(self, log: Log, *, with_times: bool = False) -> list[tuple[Key, Call]]:
+        """Return the own calls of a log that lie between the bounds, each with its key.
+
+        Args:
+            log: The log.
+            with_times: Whether the columns of 80 §5 are wanted, gaps and tools included.
+
+        Raises:
+            DshCodecError, OSError: As for iterating over the log.
+        """
+        found = []
+        parts = [self._part(name, log) for name in self.by]
+        for timed in read_calls(
+            log, times=with_times, tools=with_times, gaps=with_times
+        ):
+            if timed.call.own and self._is_between(timed.time_ms):
+                key = tuple([part(timed) for part in parts])
+                found.append((key, timed.call))
+        return found
+
+    def _is_between(self, time_ms: int | None) -> bool:
+        if self._since is None and self._until is None:
+            return True
+        if time_ms is None:
+            return False
+        if self._since is not None and time_ms < self._since:
+            return False
+        return self._until is None or time_ms < self._until
+
+    def _part(self, name: By, log: Log) -> Callable[[TimedCall], Any]:
+        if name in _COLUMNS:
+            return lambda timed: getattr(timed.call, name)
+        if name == "served_model":
+            return lambda timed: timed.call.served_model or timed.call.model
+        if name == "project":
+            cwd = log.header.fields.get("cwd")
+            return lambda _: cwd
+        if name == "lineage":
+            lineage = lineage_of(log.header)
+            return lambda _: lineage
+        pattern = _TIME_FORMATS[name]
+        return lambda timed: self._period(timed.time_ms, pattern)
+
+    def _period(self, time_ms: int | None, pattern: str) -> str | None:
+        if time_ms is None:
+            return None
+        try:
+            moment = (_EPOCH + timedelta(milliseconds=time_ms)).astimezone(self._tz)
+        except (OverflowError, ValueError):
+            return None  # A valid time of a log can lie outside of all calendars.
+        return moment.strftime(pattern)
+
+
+def time_zone(name: tzinfo | str) -> tzinfo:
+    """Return a time zone.
+
+    Args:
+        name: A time zone already, a name of the tz database, or `local`.
+
+    Raises:
+        ValueError: There is none of this name.
+    """
+    if isinstance(name, tzinfo):
+        return name
+    if name == "UTC":
+        return UTC
+    if name == "local":
+        return _Local()
+    # Only those who name a place need the database.
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        message = f"there is no time zone {name!r}; names are like 'Europe/Berlin'"
+        raise ValueError(message) from None
+
+
+class _Local(tzinfo):
+    """The time zone of this computer, with the rules that hold at each time."""
+
+    def fromutc(self, moment: datetime) -> datetime:
+        local = moment.replace(tzinfo=UTC).astimezone()
+        return local.replace(tzinfo=self)
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        if moment is None:
+            return None
+        return moment.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, _: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, _: datetime | None) -> str:
+        return "local"
+
+
+def to_ms(moment: Moment, tz: tzinfo) -> int:
+    """Return a moment in milliseconds since the Unix epoch.
+
+    Args:
+        moment: A date is its first moment; without a time zone, `tz` is meant.
+        tz: The time zone.
+    """
+    if isinstance(moment, int):
+        return moment
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day, tzinfo=tz)
+    elif moment.tzinfo is None:
+        moment = moment.replace(tzinfo=tz)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def sort_key(key: Key) -> tuple[tuple[bool, Any], ...]:
+    """Return what sorts keys: unknown parts last."""
+    return tuple((part is None, "" if part is None else part) for part in key)

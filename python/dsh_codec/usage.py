@@ -1,0 +1,212 @@
+"""Tokens and costs, summed up: by session, day, model, provider, project. Spec: 80 §4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from dsh_codec.corpus import read_logs
+from dsh_codec.grouping import By, Grouping, Key, sort_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import tzinfo
+    from decimal import Decimal
+
+    from dsh_codec._types import Compression
+    from dsh_codec.calls import Call
+    from dsh_codec.corpus import Places
+    from dsh_codec.find import Session
+    from dsh_codec.grouping import Moment
+    from dsh_codec.prices import PriceTable
+
+__all__ = ["Totals", "Usage", "UsageRow", "usage"]
+
+COLUMNS: Final = (
+    "input",
+    "output",
+    "cache_read",
+    "cache_write",
+    "reasoning",
+    "total",
+)
+"""Columns that are summed. Spec: 80 §3."""
+
+
+class Totals(NamedTuple):
+    """Tokens of some calls. Spec: 80 §4.
+
+    Attributes:
+        calls: Number of calls, failed attempts included.
+        input, output, cache_read, cache_write, reasoning, total: Sums over the calls that know
+            it; None if none does.
+        unknown: For each of these, the number of calls that do not know it.
+        cost: Sum over the calls that have a price; None if none has, or without a price table.
+        unpriced: Calls without a price; None without a price table.
+    """
+
+    calls: int
+    input: int | None
+    output: int | None
+    cache_read: int | None
+    cache_write: int | None
+    reasoning: int | None
+    total: int | None
+    unknown: dict[str, int]
+    cost: Decimal | None = None
+    unpriced: int | None = None
+
+
+class UsageRow(NamedTuple):
+    """Totals of one group.
+
+    Attributes:
+        key: One value for each thing grouped by; None where it is unknown.
+        totals: The group's totals.
+    """
+
+    key: Key
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What `usage` found. Iterating yields its rows.
+
+    Attributes:
+        by: What it is grouped by.
+        rows: One row a group, in the order of their keys, unknown ones last.
+        totals: Over all groups.
+        log_count: Logs that were read.
+        errors: Sessions that could not be read and contribute nothing, each with its `error`.
+        currency: What costs are in; None if the price table does not say.
+    """
+
+    by: tuple[By, ...]
+    rows: tuple[UsageRow, ...]
+    totals: Totals
+    log_count: int
+    errors: tuple[Session, ...]
+    currency: str | None = None
+
+    def __iter__(self) -> Iterator[UsageRow]:
+        """Yield the rows."""
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return the rows as flat JSON values, one member for each thing grouped by."""
+        return [
+            dict(zip(self.by, row.key, strict=True)) | totals_members(row.totals)
+            for row in self.rows
+        ]
+
+
+def usage(
+    paths: Places,
+    *,
+    by: By | Sequence[By] = (),
+    tz: tzinfo | str = "UTC",
+    since: Moment | None = None,
+    until: Moment | None = None,
+    prices: PriceTable | None = None,
+    compression: Compression | None = None,
+) -> Usage:
+    """Sum up what the sessions at some places used. Own calls only, so none counts twice.
+
+    Args:
+        paths: Roots, directories, log files, entries of `find` or open logs; one or many.
+        by: What to group by: `session`, `project`, `day`, `month`, `model`, `provider` and
+            others, see `By`; several make finer groups, none makes one.
+        tz: Time zone of days and months: an object, a name of the tz database, or `local`.
+        since: First moment of calls that count; calls without a valid time then do not.
+        until: First moment of calls that do not count any more.
+        prices: Prices of tokens, see `PriceTable`.
+        compression: Decides where both encodings of a generation are present.
+
+    Returns:
+        The totals, and the sessions that could not be read.
+
+    Raises:
+        OSError: A place is not there.
+        ValueError: There is no such thing to group by, or no such time zone.
+
+    Note:
+        Memory: one attempt and the rows of one session, and a few numbers a group.
+        Spec: 80 §2, §4.
+
+    Example:
+        >>> usage([], by="day").totals.calls
+        0
+    """
+    grouping = Grouping(by, tz=tz, since=since, until=until)
+    groups: dict[Key, _Sums] = {}
+    everything = _Sums(prices)
+    found = read_logs(paths, grouping.take, compression=compression)
+    for key, call in found:
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _Sums(prices)
+        group.add(call)
+        everything.add(call)
+    rows = [UsageRow(key, groups[key].totals()) for key in sorted(groups, key=sort_key)]
+    return Usage(
+        grouping.by,
+        tuple(rows),
+        everything.totals(),
+        found.log_count,
+        tuple(found.errors),
+        None if prices is None else prices.currency,
+    )
+
+
+def totals_members(totals: Totals) -> dict[str, Any]:
+    """Return totals as flat JSON values; costs as text, which keeps all digits."""
+    members: dict[str, Any] = {"calls": totals.calls}
+    members |= {name: getattr(totals, name) for name in COLUMNS}
+    members |= {f"unknown_{name}": count for name, count in totals.unknown.items()}
+    if totals.unpriced is not None:
+        members["cost"] = None if totals.cost is None else f"{totals.cost:f}"
+        members["unpriced"] = totals.unpriced
+    return members
+
+
+class _Sums:
+    def __init__(self, prices: PriceTable | None) -> None:
+        self._prices = prices
+        self._calls = 0
+        self._sums = [0] * len(COLUMNS)
+        self._known = [0] * len(COLUMNS)
+        self._cost: Decimal | None = None
+        self._unpriced = 0
+
+    def add(self, call: Call) -> None:
+        self._calls += 1
+        for index, name in enumerate(COLUMNS):
+            value = getattr(call, name)
+            if value is not None:
+                self._sums[index] += value
+                self._known[index] += 1
+        if self._prices is not None:
+            cost = self._prices.cost(call)
+            if cost is None:
+                self._unpriced += 1
+            else:
+                self._cost = cost if self._cost is None else self._cost + cost
+
+    def totals(self) -> Totals:
+        sums = [
+            value if known else None
+            for value, known in zip(self._sums, self._known, strict=True)
+        ]
+        unknown = [self._calls - known for known in self._known]
+        return Totals(
+            calls=self._calls,
+            **dict(zip(COLUMNS, sums, strict=True)),
+            unknown=dict(zip(COLUMNS, unknown, strict=True)),
+            cost=self._cost,
+            unpriced=None if self._prices is None else self._unpriced,
+        )
