@@ -40,7 +40,7 @@ test-full: build
 	$(BIN)/python -m pytest -q -m "not interop"
 
 bench: build
-	$(BIN)/python -m pytest -q benches --benchmark-only --benchmark-timer=time.process_time
+	$(BIN)/python -m pytest -q benches --full --results benches/RESULTS.md --benchmark-quiet --benchmark-timer=time.process_time
 
 lint: env
 	cargo fmt --check

@@ -23,7 +23,6 @@ from dsh_codec.limits import (
 )
 from dsh_codec.log import Log, check_arguments, open as open_log
 from dsh_codec.report import Finding, Level, Report, Status
-from dsh_codec.rules import RuleCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,6 +165,8 @@ def _check_rules(
     findings = scan.findings
     if log.source.door is None:
         # The kernel could not reach the bytes, so its scan was one over pieces of them.
+        from dsh_codec.rules import RuleCheck
+
         cut = scan.scan.inherited_event_count
         rules = RuleCheck(log.header.fields, cut, level=level)
         for event in log:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path  # noqa: TC003 - typer looks at the annotations
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -16,14 +16,15 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from dsh_codec import commands_storage
 from dsh_codec._backend import backend, kernel
 from dsh_codec.check import check as check_log, status_of
 from dsh_codec.errors import DshCodecError, StreamError
 from dsh_codec.find import Session, find
 from dsh_codec.log import Log, open as open_log
 from dsh_codec.report import EXIT_CODES, Report, size_text, summarize, time_text
-from dsh_codec.rules.catalog import Rule, explain
+
+if TYPE_CHECKING:
+    from dsh_codec.rules.catalog import Rule
 
 _Item = TypeVar("_Item")
 Task = Callable[[], int]
@@ -37,6 +38,7 @@ _STYLES: Final = {
     "ambiguous": "yellow",
 }
 
+_COMMANDS_HERE: Final = ("check", "list", "cat", "info")
 _CONTROLS: Final = {
     code: f"\\x{code:02x}"
     for code in (*range(32), *range(127, 160))
@@ -64,6 +66,8 @@ ModeOption = Annotated[
 
 def parse(argv: Sequence[str]) -> Task | None:
     """Return the task that the arguments ask for, or None after a message about them."""
+    if next(iter(argv), None) not in _COMMANDS_HERE:
+        _add_other_commands()
     try:
         task: Any = app(args=list(argv), prog_name="dsh-codec", standalone_mode=False)
     except _UsageError as error:
@@ -97,9 +101,14 @@ def _main(
 
 
 def _known_rule(name: str) -> Rule:
+    # The rules take time to import, and every other command does without them.
+    from dsh_codec.rules.catalog import explain
+
     found = explain(name)
     if found is None:
-        message = f"there is no rule {name!r}; reports name rules, such as A1 or L2.turn-end"
+        message = (
+            f"there is no rule {name!r}; reports name rules, such as A1 or L2.turn-end"
+        )
         raise typer.BadParameter(message)
     return found
 
@@ -477,7 +486,10 @@ def _printable(text: str) -> str:
     return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
 
 
-# These commands register themselves, and need what is above.
-from dsh_codec import commands_answers as _answers  # noqa: E402, F401
+@cache
+def _add_other_commands() -> None:
+    """Register the commands of the other modules, which take time to import."""
+    from dsh_codec import commands_answers, commands_storage
 
-commands_storage.add_to(app)
+    assert commands_answers.app is app  # noqa: S101 - its import registers its commands
+    commands_storage.add_to(app)

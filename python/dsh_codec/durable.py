@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -411,7 +410,7 @@ def stage(
     Note:
         Mode 0600. Spec: 10 §11.1 step 5.
     """
-    temporary = f"{path}.{infix}{secrets.token_hex(6)}.tmp"
+    temporary = f"{path}.{infix}{os.urandom(6).hex()}.tmp"
     descriptor = files.open(
         temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
     )

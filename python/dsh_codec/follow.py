@@ -5,7 +5,6 @@ A `Follow` reads only what is new since its cursor, and takes no lock.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import importlib
 import os
@@ -327,6 +326,8 @@ class Follow:
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         """Yield items as they come; files are read and waited for in a thread."""
+        import asyncio  # Who does not need it does not wait for its import.
+
         while not self._closed.is_set():
             steps = self._steps()
             while batch := await asyncio.to_thread(_take, steps):

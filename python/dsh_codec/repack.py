@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
@@ -21,6 +20,7 @@ from dsh_codec.rawrows import header_line, raw_rows
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
+    from concurrent.futures import Future
 
     from dsh_codec.durable import FileSystem
     from dsh_codec.lock import LockBackend
@@ -224,8 +224,10 @@ def _frames(log: Log, policy: FramePolicy, level: int, workers: int) -> Iterator
         for text in _batches(log, policy):
             yield kernel.encode_frame(text, level=level)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(workers) as executor:
-        pending = deque[Future[bytes]]()
+        pending: deque[Future[bytes]] = deque()
         futures = (
             executor.submit(kernel.encode_frame, text, level=level)
             for text in _batches(log, policy)
