@@ -330,8 +330,12 @@ def test_async_iteration(tmp_path: Path) -> None:
 def test_close_from_another_thread_ends_the_wait(tmp_path: Path) -> None:
     path = make_log(tmp_path, [ALL[:1]])
     following = follow(path, interval_ms=60_000, waiter=SleepWaiter())
-    threading.Timer(0.02, following.close).start()
-    assert seqs(following) == [0]
+    seen = []
+    for item in following:
+        seen.append(item)
+        # Most likely it is waiting by then; if not, it does not even begin to.
+        threading.Timer(0.02, following.close).start()
+    assert seqs(seen) == [0]
 
 
 def test_watchfiles_is_used_where_it_is(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from dsh_codec.cli import main
 from dsh_codec.repair import plan_repair, repair, salvage
 from dsh_codec.writer import Writer
 from fault_oracle import HEADER, STORED, make_log, read, session_events, state_of
-from small_logs import DEMO
+from small_logs import DEMO, shared_folder
 
 ALL = session_events(12)
 
@@ -200,6 +201,24 @@ def test_older_generation_is_refused(name: str, tmp_path: Path) -> None:
     for call in (lambda: repair(path), lambda: salvage(path, tmp_path / "out")):
         with pytest.raises(dsh.UnsupportedError):
             call()
+
+
+@pytest.mark.parametrize("name", ["torn-append", "torn-append-big"])
+def test_torn_log_of_the_real_harness(tmp_path: Path, backups: Path, name: str) -> None:
+    """Spec 70 §2: rows of the torn frame are kept, as a frame of their own."""
+    corpus = shared_folder("DSH_CORPUS", "corpus", "real")
+    source = corpus / "0.2.1rc2" / name / "session.v4.jsonl.zstd"
+    path = tmp_path / source.name
+    path.write_bytes(source.read_bytes())
+    index = json.loads((corpus / "index.json").read_text("utf-8"))
+    logs = index["logs"] if isinstance(index, dict) else index
+    (known,) = (log for log in logs if log["path"] == f"0.2.1rc2/{name}/{path.name}")
+    events = read(path)
+    done = repair(path, backup_dir=backups)
+    assert done.cut_at == known["torn_frame_offset"]
+    assert done.event_count == len(events) == known["rows"] - 1 + done.recovered_count
+    assert read(path) == events
+    assert dsh.check(path, level="full", mode="strict").is_sound
 
 
 def test_command_line_repairs(

@@ -19,6 +19,7 @@ from dsh_codec.durable import OsFileSystem
 from dsh_codec.writer import Writer
 from fault_oracle import (
     HEADER,
+    QUIET,
     STORED,
     FaultyFileSystem,
     judge,
@@ -693,7 +694,7 @@ class WriterMachine(RuleBasedStateMachine):
         self.buffered: list[dict[str, Any]] = []
         self.clock = Clock()
         self.writer: Writer | None = Writer.create(
-            Path(self.place.name) / "root", HEADER, clock=self.clock
+            Path(self.place.name) / "root", HEADER, clock=self.clock, files=QUIET
         )
         self.path = Path(self.writer.path)
 
@@ -746,7 +747,7 @@ class WriterMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is None and self.path.exists())
     @rule()
     def reopen(self) -> None:
-        self.writer = Writer.open(self.path, clock=self.clock)
+        self.writer = Writer.open(self.path, clock=self.clock, files=QUIET)
         known = self.writer.next_seq
         self.stored += self.flying[: known - len(self.stored)]
         assert known == len(self.stored)
@@ -757,7 +758,7 @@ class WriterMachine(RuleBasedStateMachine):
     def torn_write(self, share: float, count: int) -> None:
         if self.flying:
             return
-        with Writer.open(self.path) as writer:
+        with Writer.open(self.path, files=QUIET) as writer:
             writer.repair_tail()
             size = self.path.stat().st_size
             batch = self._next(count)

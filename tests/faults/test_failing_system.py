@@ -17,6 +17,7 @@ from dsh_codec.repair import repair
 from dsh_codec.writer import Writer
 from fault_oracle import (
     HEADER,
+    QUIET,
     STORED,
     FaultyFileSystem,
     judge,
@@ -187,7 +188,7 @@ def test_file_size_limit_at_every_byte_of_a_batch(tmp_path: Path, stored: Any) -
     whole = make_log(tmp_path / "whole", BATCHES[:2], stored).stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = path.read_bytes()
-    with Writer.open(path, durable=False) as writer:
+    with Writer.open(path, files=QUIET) as writer:
         for limit in range(size, whole):
             with fault("RLIMIT_FSIZE at every byte of a batch"):
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

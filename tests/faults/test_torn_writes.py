@@ -15,6 +15,7 @@ from dsh_codec.repair import plan_repair, repair
 from dsh_codec.writer import Writer
 from fault_oracle import (
     HEADER,
+    QUIET,
     STORED,
     judge,
     make_log,
@@ -47,14 +48,14 @@ def test_torn_write_at_every_byte(tmp_path: Path, stored: Any) -> None:
     path = make_log(tmp_path / "root", BATCHES[:1], stored)
     done, size = ALL[:2], path.stat().st_size
     for batch in BATCHES[1:]:
-        with Writer.open(path) as writer:
+        with Writer.open(path, files=QUIET) as writer:
             writer.append(batch)
         whole = path.read_bytes()
         for cut in range(size, len(whole)):
             path.write_bytes(whole[:cut])
             with fault(f"torn write at every byte, {stored}"):
                 events = judge(path, done, batch)
-                with Writer.open(path, durable=False) as writer:
+                with Writer.open(path, files=QUIET) as writer:
                     writer.append(ALL[len(events) : len(done) + len(batch)])
                 assert read(path) == done + batch
         path.write_bytes(whole)
@@ -115,7 +116,7 @@ def test_tail_replaced(tmp_path: Path, stored: Any, tail: str) -> None:
     """What was acknowledged before is never lost: read, or refused and repaired."""
     path = make_log(tmp_path / "root", BATCHES[:3], stored)
     size = path.stat().st_size
-    with Writer.open(path) as writer:
+    with Writer.open(path, files=QUIET) as writer:
         writer.append(ALL[6:9])
     whole = path.read_bytes()
     for start in range(size, len(whole)):
@@ -138,7 +139,7 @@ def survive(
         plan = plan_repair(path)
         assert state_of(path) == before
         assert plan.verdict == "damaged", plan
-        repair(path, backup_dir=place / "backups")
+        repair(path, backup_dir=place / "backups", files=QUIET)
         events = read(path)
     judge(path, acknowledged, in_flight)
     assert events[: len(acknowledged)] == acknowledged
@@ -149,7 +150,7 @@ def log_of_size(root: Path, stored: Any, size: int) -> tuple[Path, list[Any]]:
     events = session_events(3000)
     path = make_log(root, [], stored)
     known = 0
-    with Writer.open(path, durable=False) as writer:
+    with Writer.open(path, files=QUIET) as writer:
         while path.stat().st_size < size:
             known = writer.append(events[known : known + 3])
     return path, events[:known]
@@ -230,7 +231,7 @@ def test_frames_split_merged_and_empty_are_read(tmp_path: Path) -> None:
             path.write_bytes(head + b"".join(map(kernel.encode_frame, layout)))
             assert judge(path, ALL, []) == ALL
     path.write_bytes(head + empty * 3)
-    with Writer.open(path) as writer:
+    with Writer.open(path, files=QUIET) as writer:
         writer.append(ALL)
     assert judge(path, ALL, []) == ALL
 
@@ -276,7 +277,7 @@ def test_writer_on_repeated_recovery(tmp_path: Path, stored: Any) -> None:
     chance = random.Random(6)  # noqa: S311 - repeatable
     acknowledged = 2
     while acknowledged < len(ALL):
-        with Writer.open(path) as writer:
+        with Writer.open(path, files=QUIET) as writer:
             known = writer.next_seq
             assert known >= acknowledged
             writer.repair_tail()
