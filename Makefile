@@ -6,7 +6,7 @@ IN_VENV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(BIN):$$PATH"
 WHEELHOUSE := build/wheelhouse
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: demo env build test test-full bench lint format types wheels smoke clean
+.PHONY: demo env build test test-full bench faults lint format types wheels smoke clean
 
 demo: build
 	@echo; echo "== dsh-codec list tests/data/demo"
@@ -37,7 +37,15 @@ test: build
 	$(BIN)/python -m pytest -q -m "not slow and not crash and not interop"
 
 test-full: build
-	$(BIN)/python -m pytest -q -m "not interop"
+	DSH_FAULT_KILLS=200 $(BIN)/python -m pytest -q -m "not interop"
+
+# Every fault of the plan on both kernels; the counts go into docs/reliability.md.
+faults: build
+	rm -f build/faults.json
+	for kernel in native pure; do \
+	  DSH_CODEC_BACKEND=$$kernel DSH_FAULT_KILLS=200 DSH_FAULTS_REPORT=docs/reliability.md PYTHONPATH=tests \
+	  $(BIN)/python -m pytest -q -p fault_tally tests/faults || exit 1; \
+	done
 
 bench: build
 	$(BIN)/python -m pytest -q benches --full --results benches/RESULTS.md --benchmark-quiet --benchmark-timer=time.process_time
@@ -78,3 +86,17 @@ clean:
 	rm -rf build dist target $(VENV)/.native
 	find python tests benches -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/dsh_codec/_native*.so
+
+# The tests that drive the real runtime (Linux x86-64), which has an environment of its own.
+DSH_RUNTIME ?= $(CURDIR)/build/runtime/bin/dsh
+
+.PHONY: interop
+interop: build $(DSH_RUNTIME)
+	DSH_RUNTIME="$(DSH_RUNTIME)" $(BIN)/python -m pytest -q -m interop
+
+$(CURDIR)/build/runtime/bin/dsh:
+	$(PYTHON) -m venv build/runtime
+	build/runtime/bin/python -m pip install --quiet deepseek-harness-runtime-bin==0.2.1rc2
+
+# The full run takes them in.
+test-full: interop

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         StreamFault,
         TimedChunk,
     )
+    from dsh_codec.async_writer import (
+        AsyncWriter,
+    )
     from dsh_codec.attempts import (
         Attempt,
     )
@@ -59,6 +62,13 @@ if TYPE_CHECKING:
         default_root,
         find,
     )
+    from dsh_codec.follow import (
+        Cursor,
+        Follow,
+        Reset,
+        Superseded,
+        follow,
+    )
     from dsh_codec.log import (
         Log,
         open,  # noqa: A004 - the name that users see is dsh_codec.open
@@ -84,6 +94,16 @@ if TYPE_CHECKING:
     from dsh_codec.prices import (
         PriceTable,
     )
+    from dsh_codec.repack import (
+        Repacked,
+        repack,
+    )
+    from dsh_codec.repair import (
+        RepairPlan,
+        plan_repair,
+        repair,
+        salvage,
+    )
     from dsh_codec.report import (
         Finding,
         Report,
@@ -108,6 +128,9 @@ if TYPE_CHECKING:
     from dsh_codec.usage import (
         usage,
     )
+    from dsh_codec.writer import (
+        Writer,
+    )
 
 Assembler = kernel.Assembler
 Packer = kernel.Packer
@@ -122,16 +145,19 @@ __version__ = "0.1.0"
 __all__ = [
     "Assembled",
     "Assembler",
+    "AsyncWriter",
     "Attempt",
     "AttemptColumns",
     "Call",
     "ChildEvidence",
     "ChunkKind",
     "CorruptLogError",
+    "Cursor",
     "DshCodecError",
     "Event",
     "FileScan",
     "Finding",
+    "Follow",
     "FrameError",
     "FrameScan",
     "Header",
@@ -146,8 +172,11 @@ __all__ = [
     "NewerFormatError",
     "Packer",
     "PriceTable",
+    "Repacked",
+    "RepairPlan",
     "ReplayError",
     "Report",
+    "Reset",
     "Row",
     "RowError",
     "RowIssue",
@@ -161,9 +190,11 @@ __all__ = [
     "StreamError",
     "StreamFault",
     "Summary",
+    "Superseded",
     "TimedChunk",
     "UnknownChunkError",
     "UnsupportedError",
+    "Writer",
     "assemble",
     "backend",
     "calls",
@@ -174,6 +205,7 @@ __all__ = [
     "encode_segment",
     "expand",
     "find",
+    "follow",
     "iter_expand",
     "kernel",
     "log_filename",
@@ -184,7 +216,11 @@ __all__ = [
     "pack",
     "parse",
     "parse_log_filename",
+    "plan_repair",
     "project_key",
+    "repack",
+    "repair",
+    "salvage",
     "search",
     "state",
     "stream_columns",
@@ -281,6 +317,25 @@ _HOMES = {
     ),
     "timing": ("timing",),
     "usage": ("usage",),
+    "writer": ("Writer",),
+    "async_writer": ("AsyncWriter",),
+    "repair": (
+        "RepairPlan",
+        "plan_repair",
+        "repair",
+        "salvage",
+    ),
+    "repack": (
+        "Repacked",
+        "repack",
+    ),
+    "follow": (
+        "Cursor",
+        "Follow",
+        "Reset",
+        "Superseded",
+        "follow",
+    ),
 }
 """Modules with the public names that are imported from them when somebody asks."""
 

@@ -5,7 +5,7 @@ and -0 are `float`, strings keep lone surrogates, an object is a `dict` with the
 repeated key at the key's first place. `Buffer` is any contiguous bytes-like object.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -403,6 +403,61 @@ class ColumnScanner:
             Arrays as of `row_columns`. They own the scan's memory; nothing is copied.
         """
 
+# --- text to text (20 §3, §4; 10 §5.3) ---
+
+def expand_lines(
+    rows: StoredStream | Buffer | Sequence[Buffer],
+    /,
+    *,
+    prefix: Buffer = b"",
+    max_depth: int = 1024,
+) -> bytes:
+    """Write the timed chunks of an attempt as JSON lines, without Python values.
+
+    Args:
+        rows: A settlement, or a list or tuple of the rows of one attempt, as a scan gave them
+            (`Row.raw`), or a stream that keeps them, whose own `max_depth` then counts.
+        prefix: JSON text of the members that each line begins with, without braces, copied as
+            it is: `dump(members)[1:-1]`.
+        max_depth: Nested arrays and objects in a row.
+
+    Returns:
+        UTF-8. For each chunk, in order, what `dump` writes of the members of the prefix, `time`
+        (milliseconds) and `chunk`, and a line feed. Empty for an attempt without chunks.
+
+    Raises:
+        StreamError: A record breaks a rule of expansion; `.record` is its index, `.seq` the
+            seq of its row.
+        RowError: A packed row breaks a rule of 10 §5.3, or a row holds no chunks.
+        JsonSyntaxError: A row is no JSON.
+        LimitExceededError: A row nests deeper than `max_depth`.
+
+    Note:
+        One pass, the GIL released. Memory: the lines, twice while they are handed over. Spec:
+        20 §4.
+    """
+
+def pack_lines(
+    rows: StoredStream | Buffer | Sequence[Buffer], /, *, max_depth: int = 1024
+) -> bytes:
+    """Write the records of an attempt as the text of one JSON array, without Python values.
+
+    Args:
+        rows: As for `expand_lines`.
+        max_depth: Nested arrays and objects in a row.
+
+    Returns:
+        What `dump` writes of the records: of those of a settlement, or of those that packing
+        makes of packed rows and chunk rows. `[]` for an attempt without chunks.
+
+    Raises:
+        StreamError, RowError, JsonSyntaxError, LimitExceededError: As for `expand_lines`.
+
+    Note:
+        One pass, the GIL released. Choice: a chunk that packing refuses is a raw record, as in
+        every reader of such rows, and is checked as one. Spec: 20 §3, §4.
+    """
+
 # --- rows (10 §4 to §6, §8; 30 §6) ---
 
 def parse_header(line: Buffer, /, *, generation: int | None = None) -> Header:
@@ -654,4 +709,48 @@ def check_file(
     Raises:
         OSError: The system refuses to open or read it.
         DshCodecError: As for `check_bytes`.
+    """
+
+def check_many(
+    paths: Iterable[str | PathLike[str]],
+    /,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int], object] | None = None,
+    mode: Mode = "recoverable",
+    level: Level = "scan",
+    generation: int | None = None,
+    max_row_bytes: int = 268435456,
+    max_frame_plain_bytes: int = 1073741824,
+    max_depth: int = 1024,
+    max_packed_events: int = 16777216,
+) -> list[FileScan | Exception]:
+    """`check_file` for many files, on several threads where the kernel has them.
+
+    Args:
+        paths: Files; a pipe would be waited for, and no signal ends that.
+        threads: Threads that check, at least 1; None: as many as there are processors for this
+            process. No more than there are files.
+        progress: Called in the calling thread with the bytes of files that are done, every 50 to
+            60 ms or a piece of work later, and at the end. The number never decreases. What it raises
+            ends the call.
+        mode: As for `check_bytes`.
+        level: As for `check_bytes`.
+        generation: As for `check_bytes`.
+        max_row_bytes: As for `check_bytes`.
+        max_frame_plain_bytes: As for `check_bytes`; in every thread.
+        max_depth: As for `check_bytes`.
+        max_packed_events: As for `check_bytes`.
+
+    Returns:
+        For each path, in order, what `check_file` returns, or the `OSError` or `DshCodecError`
+        that it raises: a bad log does not keep the others from being checked.
+
+    Raises:
+        TypeError, ValueError: A wrong argument.
+        KeyboardInterrupt: In the main thread, or what else a handler of a signal raises; the
+            threads have stopped then.
+
+    Note:
+        The GIL released. Spec: 10 §8, 20 §4.
     """

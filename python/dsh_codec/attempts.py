@@ -205,11 +205,12 @@ def _pack_units(units: Iterable[Event | PackedRow]) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     packer = kernel.Packer()
     for unit in units:
-        timed: Iterable[tuple[Any, Any]]
+        timed: Iterable[Any]  # Pairs of whatever a row holds; packing judges them.
         if isinstance(unit, PackedRow):
             timed = unit.timed_chunks()
         else:
-            timed = [(unit.time, _members(unit.data).get("chunk"))]
+            pair: Any = unit.time, _members(unit.data).get("chunk")
+            timed = [pair]
         for time, chunk in timed:
             try:
                 packer.push(time, chunk)

@@ -5,26 +5,28 @@ from __future__ import annotations
 import importlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
-from pathlib import Path  # noqa: TC003 - typer looks at the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, cast
 
 import typer
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import Progress
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
 
 from dsh_codec._backend import backend, kernel
-from dsh_codec.check import check as check_log, status_of
+from dsh_codec.check import check_many, status_of
 from dsh_codec.errors import DshCodecError, StreamError
 from dsh_codec.find import Session, find
 from dsh_codec.log import Log, open as open_log
 from dsh_codec.report import EXIT_CODES, Report, size_text, summarize, time_text
 
 if TYPE_CHECKING:
+    from dsh_codec.attempts import Attempt
     from dsh_codec.rules.catalog import Rule
 
 _Item = TypeVar("_Item")
@@ -149,16 +151,18 @@ def check(
     def run() -> int:
         totals: Counter[str] = Counter()
         code = 0
-        for path in _with_progress(
-            list(_log_paths(paths, compression)), is_shown=not as_json
-        ):
-            report = check_log(path, level=level, mode=mode, compression=compression)
-            totals[report.status] += 1
-            code = max(code, report.exit_code)
-            if as_json:
-                _write_json(report.to_dict())
-            else:
-                _write_report(report, verbose=verbose)
+        logs = list(_log_paths(paths, compression))
+        with _byte_progress(logs, is_shown=not as_json) as progress:
+            reports = check_many(
+                logs, progress=progress, level=level, mode=mode, compression=compression
+            )
+            for report in reports:
+                totals[report.status] += 1
+                code = max(code, report.exit_code)
+                if as_json:
+                    _write_json(report.to_dict())
+                else:
+                    _write_report(report, verbose=verbose)
         if sum(totals.values()) != 1 and not as_json:
             counts = ", ".join(
                 f"{count:,} {status}" for status, count in totals.items()
@@ -227,6 +231,10 @@ def cat(
         wanted = frozenset(types or ())
         try:
             with open_log(log, mode=mode, compression=compression) as opened:
+                if expand and not wanted:
+                    for lines in _chunk_lines(opened, first, last):
+                        sys.stdout.buffer.write(lines)
+                    return 0
                 values = (
                     _chunks(opened, first, last)
                     if expand
@@ -235,6 +243,37 @@ def cat(
                 for kind, value in values:
                     if not wanted or kind in wanted:
                         _write_json(value)
+        except (DshCodecError, OSError) as error:
+            return _complain(error)
+        return 0
+
+    return run
+
+
+@app.command()
+def convert(
+    log: Annotated[Path, typer.Argument(help="A log file or a session directory.")],
+    *,
+    first: Annotated[int, typer.Option("--from", min=0, help="First seq.")] = 0,
+    last: Annotated[
+        int | None, typer.Option("--to", min=0, help="Last seq, included.")
+    ] = None,
+    mode: ModeOption = "recoverable",
+    compression: CompressionOption = None,
+    as_json: JsonOption = False,
+) -> Task:
+    """Write attempts as JSON lines, with their streams as records of generation 4."""
+    del as_json  # It is the only form there is.
+
+    def run() -> int:
+        try:
+            with open_log(log, mode=mode, compression=compression) as opened:
+                for attempt in _attempts(opened, first, last):
+                    members = _place(attempt) | {"outcome": attempt.outcome}
+                    records = _records_text(opened, attempt)
+                    start = kernel.dump(members)[:-1] + b',"stream":'
+                    # Records may be long: they are not copied once more.
+                    sys.stdout.buffer.writelines((start, records, b"}\n"))
         except (DshCodecError, OSError) as error:
             return _complain(error)
         return 0
@@ -364,6 +403,30 @@ def _with_progress(
         yield from progress.track(items, description=what)
 
 
+@contextmanager
+def _byte_progress(
+    paths: list[str], *, is_shown: bool
+) -> Generator[Callable[[int], None] | None]:
+    """Give a function that shows how many bytes of the files are done, where that is wanted."""
+    if not (is_shown and sys.stdout.isatty()):
+        yield None
+        return
+    files = [path for path in map(Path, paths) if path.is_file()]
+    total_bytes = sum(path.stat().st_size for path in files)
+    columns = (
+        *Progress.get_default_columns(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=_screen(), transient=True) as bar:
+        task = bar.add_task("checking", total=total_bytes)
+
+        def show(done_bytes: int) -> None:
+            bar.update(task, completed=done_bytes)
+
+        yield show
+
+
 def _events(log: Log, first: int, last: int | None) -> Iterator[tuple[str | None, Any]]:
     for event in log:
         if last is not None and event.seq > last:
@@ -372,23 +435,60 @@ def _events(log: Log, first: int, last: int | None) -> Iterator[tuple[str | None
             yield event.type, event.envelope
 
 
-def _chunks(log: Log, first: int, last: int | None) -> Iterator[tuple[str | None, Any]]:
+def _attempts(log: Log, first: int, last: int | None) -> Iterator[Attempt]:
     for attempt in log.attempts():
         if last is not None and attempt.seq > last:
             return
-        if attempt.seq < first:
-            continue
-        place = {
-            "seq": attempt.seq,
-            "turn": attempt.turn,
-            "step": attempt.step,
-            "attempt": attempt.number,
-        }
-        try:
-            for time, chunk in attempt.stream.iter_expand():
-                yield chunk.get("type"), place | {"time": time, "chunk": chunk}
-        except StreamError as error:
-            raise error.located(path=log.path, seq=attempt.seq) from None
+        if attempt.seq >= first:
+            yield attempt
+
+
+def _place(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "seq": attempt.seq,
+        "turn": attempt.turn,
+        "step": attempt.step,
+        "attempt": attempt.number,
+    }
+
+
+def _chunks(log: Log, first: int, last: int | None) -> Iterator[tuple[str | None, Any]]:
+    for attempt in _attempts(log, first, last):
+        yield from _chunks_of(log, attempt)
+
+
+def _chunks_of(log: Log, attempt: Attempt) -> Iterator[tuple[str | None, Any]]:
+    place = _place(attempt)
+    try:
+        for time, chunk in attempt.stream.iter_expand():
+            yield chunk.get("type"), place | {"time": time, "chunk": chunk}
+    except StreamError as error:
+        raise error.located(path=log.path, seq=attempt.seq) from None
+
+
+def _chunk_lines(log: Log, first: int, last: int | None) -> Generator[bytes]:
+    """Yield what `_chunks` does as JSON lines, from the bytes of the rows."""
+    for attempt in _attempts(log, first, last):
+        stored = attempt.stream.stored
+        if stored is not None:
+            try:
+                prefix = kernel.dump(_place(attempt))[1:-1]
+                yield kernel.expand_lines(stored, prefix=prefix)
+                continue
+            except StreamError:
+                pass  # Chunk by chunk, so that those before the fault are shown.
+        for _, value in _chunks_of(log, attempt):
+            yield kernel.dump(value) + b"\n"
+
+
+def _records_text(log: Log, attempt: Attempt) -> bytes:
+    stored = attempt.stream.stored
+    if stored is None:
+        return kernel.dump(attempt.stream.records)
+    try:
+        return kernel.pack_lines(stored)
+    except StreamError as error:
+        raise error.located(path=log.path, seq=attempt.seq) from None
 
 
 def _session_members(session: Session) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The kernel in Python: the reference beside the spec. Interface: `_kernel.pyi`."""
 
 from dsh_codec._pure.admission import admit
-from dsh_codec._pure.bulk import check_bytes, check_file
+from dsh_codec._pure.attempt_text import expand_lines, pack_lines
+from dsh_codec._pure.bulk import check_bytes, check_file, check_many
 from dsh_codec._pure.columns import (
     ColumnScanner,
     StoredStream,
@@ -49,6 +50,7 @@ __all__ = [
     "admit",
     "check_bytes",
     "check_file",
+    "check_many",
     "chunk_has_visible_text",
     "chunks_of",
     "decode_seqs",
@@ -57,6 +59,7 @@ __all__ = [
     "encode_frame",
     "encode_seqs",
     "expand",
+    "expand_lines",
     "first_token_time",
     "has_visible_content",
     "has_visible_text",
@@ -66,6 +69,7 @@ __all__ = [
     "join_text",
     "last_chunk",
     "pack",
+    "pack_lines",
     "parse",
     "parse_header",
     "recover_tail",

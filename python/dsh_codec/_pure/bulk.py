@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeAlias
@@ -31,13 +33,14 @@ from dsh_codec.limits import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from typing_extensions import Buffer
 
 CURRENT_GENERATION: Final = 4
 _TakeRows: TypeAlias = Callable[[list[Row]], None]
 _MAGIC_BYTES: Final = MAGIC.to_bytes(4, "little")
+_PROGRESS_SECONDS: Final = 0.05
 
 
 class _Options(NamedTuple):
@@ -67,6 +70,7 @@ class _Source(Protocol):
 
     def pieces(self, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes of a range, at most 1 MiB at once."""
+        ...
 
 
 class _Memory:
@@ -78,12 +82,40 @@ class _Memory:
         return pieces_of(self._view[start:end], PIECE_BYTES)
 
 
+class _Progress:
+    """Bytes of many files that are done, told from time to time."""
+
+    def __init__(self, tell: Callable[[int], object] | None) -> None:
+        self._tell = tell
+        self._told_at = time.monotonic()
+        self.done_bytes = 0
+
+    def add(self, count: int) -> None:
+        self.done_bytes += count
+        now = time.monotonic()
+        if now - self._told_at >= _PROGRESS_SECONDS:
+            self._told_at = now
+            self.tell()
+
+    def tell(self) -> None:
+        if self._tell is not None:
+            self._tell(self.done_bytes)
+
+
 class _File:
     """An open file, as long as it was when it was opened."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, progress: _Progress | None = None) -> None:
         self._file = file
+        self._progress = progress
+        self._counted = 0
         self.size = file.seek(0, os.SEEK_END)
+
+    def count(self, end: int) -> None:
+        """Count the bytes before `end` as done, each once."""
+        if self._progress is not None and end > self._counted:
+            self._progress.add(end - self._counted)
+            self._counted = end
 
     def pieces(self, start: int, end: int) -> Iterator[bytes]:
         self._file.seek(start)
@@ -94,6 +126,7 @@ class _File:
                 raise CorruptLogError(message)
             start += len(piece)
             yield piece
+            self.count(start)
 
 
 def check_bytes(
@@ -143,18 +176,77 @@ def check_file(
         max_depth,
         max_packed_events,
     )
-    with Path(path).open("rb") as file:
+    return _check_path(path, options, None)
+
+
+def check_many(
+    paths: Iterable[str | os.PathLike[str]],
+    /,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int], object] | None = None,
+    mode: Mode = "recoverable",
+    level: Level = "scan",
+    generation: int | None = None,
+    max_row_bytes: int = MAX_ROW_BYTES,
+    max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
+    max_depth: int = MAX_DEPTH,
+    max_packed_events: int = MAX_PACKED_EVENTS,
+) -> list[FileScan | Exception]:
+    """`check_file` for many files, one after the other. See `_kernel.pyi`."""
+    options = _Options(
+        mode,
+        level,
+        generation,
+        max_row_bytes,
+        max_frame_plain_bytes,
+        max_depth,
+        max_packed_events,
+    )
+    # Wrong arguments are refused for no files, too.
+    options.scanner()
+    _check_level(level)
+    if threads is not None and operator.index(threads) < 1:
+        message = "threads is None or at least 1"
+        raise ValueError(message)
+    if isinstance(paths, str):
+        message = "paths is a series of paths, not one of them"
+        raise TypeError(message)
+    counter = _Progress(progress)
+    found: list[FileScan | Exception] = []
+    for path in [Path(path) for path in paths]:
         try:
-            return _check_levels(_File(file), options)
+            found.append(_check_path(path, options, counter))
+        except (DshCodecError, OSError) as error:
+            # The frames that a traceback holds would keep the buffers of every bad log.
+            error.__context__ = error.__traceback__ = None
+            found.append(error)
+    counter.tell()
+    return found
+
+
+def _check_path(
+    path: str | os.PathLike[str], options: _Options, progress: _Progress | None
+) -> FileScan:
+    with Path(path).open("rb") as file:
+        source = _File(file, progress)
+        try:
+            return _check_levels(source, options)
         except DshCodecError as error:
             raise error.located(path=path) from None
+        finally:
+            source.count(source.size)
+
+
+def _check_level(level: str) -> None:
+    if level not in LEVELS:
+        message = f"level is one of {', '.join(LEVELS)}, not {level!r}"
+        raise ValueError(message)
 
 
 def _check_levels(source: _Source, options: _Options) -> FileScan:
     """Scan, and in a second pass, which knows the cut, apply the rules of the level."""
-    if options.level not in LEVELS:
-        message = f"level is one of {', '.join(LEVELS)}, not {options.level!r}"
-        raise ValueError(message)
+    _check_level(options.level)
     found = _check(source, options, _drop)
     if options.level == "scan" or found.scan.header.generation != CURRENT_GENERATION:
         return found

@@ -1,5 +1,8 @@
 """Streams as NumPy arrays, and streams that stay bytes. Spec: 20 §4, §5; 10 §5.3."""
 
+# pyright: reportPrivateUsage=false
+# The functions here are a part of the class that they look into.
+
 from __future__ import annotations
 
 from itertools import accumulate
@@ -309,7 +312,7 @@ class StoredStream:
     def columns(self) -> StreamColumns:
         """Return the columns of the attempt."""
         columns = _Columns()
-        columns.add_attempt(_checked_records(self))
+        columns.add_attempt(checked_records(self))
         return columns.of_stream()
 
     def _records(self) -> list[Any]:
@@ -319,7 +322,7 @@ class StoredStream:
         return self._kept
 
 
-def _checked_records(stream: StoredStream) -> list[Any]:
+def checked_records(stream: StoredStream) -> list[Any]:
     """Return the records of a stored stream; the first that would not expand is refused."""
     parsed = _parse_rows(stream._rows, stream._max_depth)
     return _records_of(parsed, checked=True)
@@ -380,7 +383,7 @@ class ColumnScanner:
 
     def add_attempt(self, stream: StoredStream, /) -> None:
         """Add an attempt that the scan does not find."""
-        self._columns.add_attempt(_checked_records(stream))
+        self._columns.add_attempt(checked_records(stream))
 
     def end_frame(self) -> None:
         """Say that a complete frame ends here."""

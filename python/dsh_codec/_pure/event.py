@@ -162,7 +162,7 @@ def _decode_packed(row: dict[str, Any], kind: str, max_packed_events: int) -> De
     count = len(data[members_key])
     if not is_count(int(row["seq0"]) + count - 1):
         _refuse(PACKED_RULE, f"{kind}: the seq of the last member is no safe integer")
-    return Decoded(kind, row["seq0"], int(row["time0"]), time, count, True, row)
+    return Decoded(kind, row["seq0"], int(row["time0"]), int(time), count, True, row)
 
 
 def _check_packed_data(kind: str, data: dict[str, Any], members: Any) -> None:

@@ -448,7 +448,7 @@ def copy_lossless(value: Any) -> Any:
             else:
                 _check_scalar(item)
                 copied, inner = item, iter(())
-            if type(target) is list:
+            if isinstance(target, list):
                 target.append(copied)
             elif type(key) is str:
                 target[key] = copied

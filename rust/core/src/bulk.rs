@@ -2,7 +2,14 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::num::NonZero;
+use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::frame::{FrameReader, FrameScanner, MAX_PIECE_BYTES, Step};
@@ -46,6 +53,73 @@ pub struct FileScan {
     pub truncate_to: Option<u64>,
     /// Events accepted from a torn frame.
     pub recovered_count: u64,
+}
+
+/// How far the threads of one call are, and whether they shall stop.
+#[derive(Debug, Default)]
+struct Work {
+    done_bytes: AtomicU64,
+    is_cancelled: AtomicBool,
+}
+
+impl Work {
+    fn done_bytes(&self) -> u64 {
+        self.done_bytes.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, bytes: u64) {
+        self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Fails once the call is cancelled; nobody sees that error.
+    fn go_on(&self) -> Result<()> {
+        if self.is_cancelled() {
+            Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Room that a thread keeps from file to file.
+#[derive(Default)]
+struct Buffers {
+    /// Bytes of the file.
+    stored: Vec<u8>,
+    frames: FrameBuffers,
+}
+
+/// Room for frames: a decompression context and plaintext.
+#[derive(Default)]
+struct FrameBuffers {
+    reader: Option<FrameReader>,
+    plain: Vec<u8>,
+}
+
+impl FrameBuffers {
+    /// A reader at the start of a file, and room for its plaintext. All files have the same limit.
+    fn start(&mut self, max_frame_plain_bytes: u64) -> Result<(&mut FrameReader, &mut [u8])> {
+        grow(&mut self.plain, MAX_PIECE_BYTES);
+        let reader = match self.reader.take() {
+            Some(mut reader) => {
+                reader.restart();
+                reader
+            }
+            None => FrameReader::new(max_frame_plain_bytes)?,
+        };
+        Ok((self.reader.insert(reader), &mut self.plain))
+    }
+}
+
+/// Makes a buffer at least `len` bytes long.
+fn grow(buffer: &mut Vec<u8>, len: usize) {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
 }
 
 /// Bytes of a log, front to back, any part again.
@@ -93,23 +167,44 @@ impl Source for Memory<'_> {
     }
 }
 
-struct Disk {
+struct Disk<'a> {
     file: File,
     len: u64,
-    buffer: Vec<u8>,
+    buffer: &'a mut Vec<u8>,
+    work: &'a Work,
+    /// Bytes that are counted as done.
+    counted: u64,
 }
 
-impl Disk {
+impl<'a> Disk<'a> {
     /// Opens a file; bytes that are appended to it from now on are not looked at.
-    fn open(path: &Path) -> Result<Self> {
+    fn open(path: &Path, buffer: &'a mut Vec<u8>, work: &'a Work) -> Result<Self> {
         let file = File::open(path)?;
         let len = file.metadata()?.len();
-        let buffer = vec![0; usize::try_from(len).unwrap_or(READ_BYTES).clamp(1, READ_BYTES)];
-        Ok(Self { file, len, buffer })
+        grow(
+            buffer,
+            usize::try_from(len).unwrap_or(READ_BYTES).clamp(1, READ_BYTES),
+        );
+        Ok(Self {
+            file,
+            len,
+            buffer,
+            work,
+            counted: 0,
+        })
+    }
+
+    /// Counts the bytes before `end` as done, each once.
+    fn count(&mut self, end: u64) {
+        if end > self.counted {
+            self.work.add(end - self.counted);
+            self.counted = end;
+        }
     }
 
     /// Fills the buffer with up to `want` bytes; a file that shrinks meanwhile gives fewer.
     fn fill(&mut self, want: u64) -> Result<usize> {
+        self.work.go_on()?;
         let want = usize::try_from(want).unwrap_or(usize::MAX).min(self.buffer.len());
         let mut filled = 0;
         while filled < want {
@@ -127,7 +222,7 @@ impl Disk {
     }
 }
 
-impl Source for Disk {
+impl Source for Disk<'_> {
     fn len(&self) -> u64 {
         self.len
     }
@@ -142,6 +237,7 @@ impl Source for Disk {
             }
             take(self.buffer.get(..filled).unwrap_or_default())?;
             at += filled as u64;
+            self.count(at);
         }
         Ok(())
     }
@@ -177,7 +273,14 @@ impl Source for Disk {
 /// # Source
 /// Spec 00 §6, 10 §8.
 pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<FileScan> {
-    check(&mut Memory(data), data, options, level)
+    check(
+        &mut Memory(data),
+        data,
+        options,
+        level,
+        &mut FrameBuffers::default(),
+        &Work::default(),
+    )
 }
 
 /// [`check_bytes`] for a file.
@@ -192,20 +295,119 @@ pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<Fi
 /// # Source
 /// Spec 00 §6, 10 §8.
 pub fn check_file(path: &Path, options: ScanOptions, level: Level) -> Result<FileScan> {
-    let mut disk = Disk::open(path)?;
-    let mut first = Vec::new();
-    disk.read(0, MAGIC.len() as u64, &mut |bytes| {
-        first.extend_from_slice(bytes);
-        Ok(())
-    })?;
-    check(&mut disk, &first, options, level)
+    check_path(path, options, level, &mut Buffers::default(), &Work::default())
 }
 
-fn check(source: &mut impl Source, first: &[u8], options: ScanOptions, level: Level) -> Result<FileScan> {
+/// What [`check_many`] gives back.
+#[derive(Debug)]
+pub struct ManyScans {
+    /// What [`check_file`] gives for each path, in the order of the paths; `None` if the call was cancelled.
+    pub results: Option<Vec<Result<FileScan>>>,
+    /// Bytes of files that were done.
+    pub done_bytes: u64,
+}
+
+/// [`check_file`] for many files on several threads. A log that is refused does not keep the others from being checked.
+///
+/// While they work, `watch` is called in the calling thread, every `interval`, with the number of bytes of files that
+/// are done, which never decreases. If it breaks, the threads stop before they read or decode the next MiB.
+///
+/// # Errors
+/// `Io`: there is no thread to be had.
+///
+/// # Cost
+/// That of [`check_file`] per thread, of which there are no more than paths; buffers are kept from file to file.
+///
+/// # Source
+/// Spec 00 §6, 10 §8.
+pub fn check_many<P: AsRef<Path> + Sync>(
+    paths: &[P],
+    options: ScanOptions,
+    level: Level,
+    threads: NonZero<usize>,
+    interval: Duration,
+    watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<ManyScans> {
+    let work = Work::default();
+    let next = AtomicUsize::new(0);
+    let scans = Mutex::new(Vec::with_capacity(paths.len()));
+    let run = || {
+        let mut buffers = Buffers::default();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(path) = paths.get(index).filter(|_| !work.is_cancelled()) else {
+                break;
+            };
+            let scan = check_path(path.as_ref(), options, level, &mut buffers, &work);
+            let mut scans = scans.lock().unwrap_or_else(PoisonError::into_inner);
+            scans.push((index, scan));
+        }
+    };
+    thread::scope(|scope| {
+        // Nothing is sent: the channel closes when the last thread ends.
+        let (running, ended) = channel::<()>();
+        for number in 0..threads.get().min(paths.len()) {
+            let running = running.clone();
+            let run = &run;
+            let spawned = thread::Builder::new().spawn_scoped(scope, move || {
+                run();
+                drop(running);
+            });
+            match spawned {
+                Ok(_) => {}
+                Err(refusal) if number == 0 => return Err(refusal.into()),
+                Err(_) => break,
+            }
+        }
+        drop(running);
+        while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+            if watch(work.done_bytes()).is_break() {
+                work.is_cancelled.store(true, Ordering::Relaxed);
+                break;
+            }
+        }
+        Ok::<_, Error>(())
+    })?;
+    let mut scans = scans.into_inner().unwrap_or_else(PoisonError::into_inner);
+    scans.sort_unstable_by_key(|&(index, _)| index);
+    let results = (!work.is_cancelled()).then(|| scans.into_iter().map(|(_, scan)| scan).collect());
+    Ok(ManyScans {
+        results,
+        done_bytes: work.done_bytes(),
+    })
+}
+
+fn check_path(
+    path: &Path,
+    options: ScanOptions,
+    level: Level,
+    buffers: &mut Buffers,
+    work: &Work,
+) -> Result<FileScan> {
+    let mut disk = Disk::open(path, &mut buffers.stored, work)?;
+    let mut first = Vec::with_capacity(MAGIC.len());
+    let scan = disk
+        .read(0, MAGIC.len() as u64, &mut |bytes| {
+            first.extend_from_slice(bytes);
+            Ok(())
+        })
+        .and_then(|()| check(&mut disk, &first, options, level, &mut buffers.frames, work));
+    disk.count(disk.len);
+    scan
+}
+
+fn check(
+    source: &mut impl Source,
+    first: &[u8],
+    options: ScanOptions,
+    level: Level,
+    buffers: &mut FrameBuffers,
+    work: &Work,
+) -> Result<FileScan> {
     // A skippable frame is not allowed, but it tells what the file is; the frame scan refuses it.
     let skippable = matches!(first, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
     if skippable || first.starts_with(&MAGIC) {
-        check_frames(source, options, level)
+        check_frames(source, options, level, buffers, work)
     } else {
         check_plain(source, options, level)
     }
@@ -228,7 +430,13 @@ fn check_plain(source: &mut impl Source, options: ScanOptions, level: Level) -> 
     })
 }
 
-fn check_frames(source: &mut impl Source, options: ScanOptions, level: Level) -> Result<FileScan> {
+fn check_frames(
+    source: &mut impl Source,
+    options: ScanOptions,
+    level: Level,
+    buffers: &mut FrameBuffers,
+    work: &Work,
+) -> Result<FileScan> {
     // Where the last complete frame ends has to be known before rows are accepted: a damaged frame that is complete is
     // corrupt, the same bytes in a torn one are just not recovered.
     let mut structure = FrameScanner::new();
@@ -236,10 +444,10 @@ fn check_frames(source: &mut impl Source, options: ScanOptions, level: Level) ->
     let torn_start = structure.finish();
 
     let mut scanner = RowScanner::at_level(options, level);
-    let mut reader = FrameReader::new(options.limits.max_frame_plain_bytes)?;
-    let mut piece = vec![0; MAX_PIECE_BYTES];
+    let (reader, piece) = buffers.start(options.limits.max_frame_plain_bytes)?;
     source.read(0, frames.end, &mut |bytes| {
-        read_pieces(&mut reader, bytes, &mut piece, &mut |plain, frame, last| {
+        read_pieces(reader, bytes, piece, &mut |plain, frame, last| {
+            work.go_on()?;
             let place = Location {
                 frame: Some(frame),
                 ..Location::default()
@@ -260,7 +468,7 @@ fn check_frames(source: &mut impl Source, options: ScanOptions, level: Level) ->
     let plain_bytes = scanner.totals().fed_bytes;
     let before = scanner.totals().event_count;
     if let (Some(start), Mode::Recoverable) = (torn_start, options.mode) {
-        feed_torn_frame(source, start, &mut scanner, &mut piece)?;
+        feed_torn_frame(source, start, &mut scanner, piece, work)?;
     }
     let scan = scanner.finish()?;
     let recovered_count = scan.totals.event_count - before;
@@ -302,12 +510,13 @@ fn feed_torn_frame(
     start: u64,
     scanner: &mut RowScanner,
     piece: &mut [u8],
+    work: &Work,
 ) -> Result<()> {
     let limits_of = |scanner: &RowScanner| scanner.options().limits.max_frame_plain_bytes;
     let end = source.len();
     let mut trial = FrameReader::new(limits_of(scanner))?;
     let tried = source.read(start, end, &mut |bytes| {
-        read_pieces(&mut trial, bytes, piece, &mut |_, _, _| Ok(()))
+        read_pieces(&mut trial, bytes, piece, &mut |_, _, _| work.go_on())
     });
     match tried {
         Ok(()) => {}
@@ -317,6 +526,7 @@ fn feed_torn_frame(
     let mut reader = FrameReader::new(limits_of(scanner))?;
     source.read(start, end, &mut |bytes| {
         read_pieces(&mut reader, bytes, piece, &mut |plain, _, _| {
+            work.go_on()?;
             scanner.feed(plain, &mut |_| {})
         })
     })
@@ -399,5 +609,84 @@ mod tests {
                 .kind(),
             ErrorKind::Frame
         ));
+    }
+
+    /// Logs of several kinds in a directory of their own, which the caller removes.
+    fn folder(name: &str) -> (std::path::PathBuf, Vec<std::path::PathBuf>) {
+        let folder = std::env::temp_dir().join(format!("dsh-codec-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let frames = |texts: &[String]| -> Vec<u8> {
+            let frames = texts.iter().map(|text| encode_frame(text.as_bytes(), 3).unwrap());
+            frames.collect::<Vec<_>>().concat()
+        };
+        let zstd = frames(&[HEADER.to_owned(), rows(0, 50)]);
+        let files = [
+            (HEADER.to_owned() + &rows(0, 900)).into_bytes(),
+            zstd[..zstd.len() - 2].to_vec(),
+            frames(&[HEADER.to_owned(), "{}\n".to_owned()]),
+            Vec::new(),
+            zstd,
+        ];
+        let mut paths = vec![folder.join("none"), folder.clone()];
+        for (number, file) in files.iter().enumerate() {
+            paths.push(folder.join(number.to_string()));
+            std::fs::write(paths.last().unwrap(), file).unwrap();
+        }
+        (folder, paths)
+    }
+
+    #[test]
+    fn many_files_give_what_each_gives_in_their_order() {
+        let (folder, paths) = folder("many");
+        let paths = [paths.as_slice()].repeat(20).concat();
+        let expected: Vec<String> = paths
+            .iter()
+            .map(|path| format!("{:?}", check_file(path, options(Mode::Recoverable), Level::Scan)))
+            .collect();
+        let files = paths.iter().filter_map(|path| path.metadata().ok());
+        let file_bytes: u64 = files.map(|data| data.len()).sum();
+        for threads in [1, 3, 500] {
+            let found = check_many(
+                &paths,
+                options(Mode::Recoverable),
+                Level::Scan,
+                NonZero::new(threads).unwrap(),
+                Duration::from_millis(50),
+                &mut |_| ControlFlow::Continue(()),
+            )
+            .unwrap();
+            let results = found.results.unwrap();
+            let results: Vec<String> = results.iter().map(|result| format!("{result:?}")).collect();
+            assert_eq!(results, expected);
+            assert_eq!(found.done_bytes, file_bytes);
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_break_ends_the_check_and_gives_no_results() {
+        let (folder, paths) = folder("break");
+        let paths = [paths.as_slice()].repeat(5000).concat();
+        let mut seen = Vec::new();
+        let found = check_many(
+            &paths,
+            options(Mode::Recoverable),
+            Level::Scan,
+            NonZero::<usize>::MIN,
+            Duration::from_micros(100),
+            &mut |bytes| {
+                seen.push(bytes);
+                if seen.len() > 3 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            },
+        )
+        .unwrap();
+        assert!(found.results.is_none());
+        assert!(seen.is_sorted());
+        assert!(found.done_bytes >= seen[3]);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

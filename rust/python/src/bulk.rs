@@ -9,20 +9,29 @@
     reason = "these are keyword arguments, each with a default"
 )]
 
+use std::num::NonZero;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use dsh_codec_core::bulk::{self as core, Compression};
 use dsh_codec_core::row::ScanOptions;
 use dsh_codec_core::rules::Level;
 use dsh_codec_core::{Limits, Result};
-use pyo3::exceptions::{PyBaseException, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::{PyList, PyString, PyTuple, PyType};
 
 use crate::buffer::InputBytes;
 use crate::errors::{KernelError, KernelResult};
 use crate::row::{Generation, class, scan_options, scan_tuple};
+
+/// Time between two looks at signals.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+/// `progress` is called at every third look, every 60 ms.
+const LOOKS_PER_PROGRESS: u32 = 3;
 
 fn file_tuple<'py>(py: Python<'py>, file: &core::FileScan) -> KernelResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -52,6 +61,16 @@ fn file_tuple<'py>(py: Python<'py>, file: &core::FileScan) -> KernelResult<Bound
     ))?)
 }
 
+fn parse_level(level: &str) -> PyResult<Level> {
+    match level {
+        "scan" => Ok(Level::Scan),
+        "read" => Ok(Level::Read),
+        "restore" => Ok(Level::Restore),
+        "full" => Ok(Level::Full),
+        _ => Err(PyValueError::new_err("level is one of scan, read, restore, full")),
+    }
+}
+
 fn run<'py>(
     py: Python<'py>,
     mode: &str,
@@ -61,13 +80,7 @@ fn run<'py>(
     check: impl FnOnce(ScanOptions, Level) -> Result<core::FileScan> + Send,
 ) -> KernelResult<Bound<'py, PyAny>> {
     let options = scan_options(mode, generation, true, limits)?;
-    let level = match level {
-        "scan" => Level::Scan,
-        "read" => Level::Read,
-        "restore" => Level::Restore,
-        "full" => Level::Full,
-        _ => return Err(PyValueError::new_err("level is one of scan, read, restore, full").into()),
-    };
+    let level = parse_level(level)?;
     let file = py.detach(|| check(options, level))?;
     file_tuple(py, &file)
 }
@@ -124,4 +137,87 @@ pub(crate) fn check_file<'py>(
         core::check_file(&path, options, level)
     })
     .map_err(|error: KernelError| error.with_path(&path))
+}
+
+/// `check_file` for many files on several threads. See the stub.
+#[pyfunction]
+#[pyo3(signature = (paths, /, *, threads = None, progress = None, mode = "recoverable", level = "scan",
+    generation = None, max_row_bytes = 268_435_456, max_frame_plain_bytes = 1_073_741_824, max_depth = 1024,
+    max_packed_events = 16_777_216))]
+pub(crate) fn check_many<'py>(
+    py: Python<'py>,
+    paths: &Bound<'py, PyAny>,
+    threads: Option<i64>,
+    progress: Option<Py<PyAny>>,
+    mode: &str,
+    level: &str,
+    generation: Option<Generation>,
+    max_row_bytes: u64,
+    max_frame_plain_bytes: u64,
+    max_depth: u32,
+    max_packed_events: u64,
+) -> KernelResult<Bound<'py, PyList>> {
+    let limits = Limits {
+        max_row_bytes,
+        max_frame_plain_bytes,
+        max_depth,
+        max_packed_events,
+    };
+    let options = scan_options(mode, generation, true, limits)?;
+    let level = parse_level(level)?;
+    let threads = match threads {
+        None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
+        Some(threads) => usize::try_from(threads)
+            .ok()
+            .and_then(NonZero::new)
+            .ok_or_else(|| PyValueError::new_err("threads is None or at least 1"))?,
+    };
+    if paths.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err("paths is a series of paths, not one of them").into());
+    }
+    let paths = paths
+        .try_iter()?
+        .map(|path| path?.extract())
+        .collect::<PyResult<Vec<PathBuf>>>()?;
+
+    let mut failure = None;
+    let mut looks: u32 = 0;
+    let many = py.detach(|| {
+        let mut watch = |done_bytes: u64| {
+            looks = looks.wrapping_add(1);
+            let outcome = Python::attach(|py| {
+                py.check_signals()?;
+                match &progress {
+                    Some(progress) if looks.is_multiple_of(LOOKS_PER_PROGRESS) => {
+                        progress.call1(py, (done_bytes,)).map(drop)
+                    }
+                    _ => Ok(()),
+                }
+            });
+            match outcome {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        };
+        core::check_many(&paths, options, level, threads, WATCH_INTERVAL, &mut watch)
+    })?;
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
+    if let Some(progress) = &progress {
+        progress.call1(py, (many.done_bytes,))?;
+    }
+    let found = PyList::empty(py);
+    for (result, path) in many.results.into_iter().flatten().zip(&paths) {
+        match result {
+            Ok(file) => found.append(file_tuple(py, &file)?)?,
+            Err(error) => {
+                found.append(PyErr::from(KernelError::from(error).with_path(path)).into_value(py))?;
+            }
+        }
+    }
+    Ok(found)
 }

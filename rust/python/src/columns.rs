@@ -89,7 +89,7 @@ fn items_of<'py>(object: &Bound<'py, PyAny>) -> Option<Vec<Bound<'py, PyAny>>> {
 }
 
 /// One row, or the rows of a list or tuple.
-fn rows_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<InputBytes>> {
+pub(crate) fn rows_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<InputBytes>> {
     match items_of(object) {
         Some(rows) => rows.iter().map(PyAnyMethods::extract).collect(),
         None => Ok(vec![object.extract()?]),
@@ -115,7 +115,7 @@ pub(crate) fn row_columns<'py>(
 /// The stream of one attempt, read from the bytes of its rows. See the stub.
 #[pyclass(frozen, module = "dsh_codec._native")]
 pub(crate) struct StoredStream {
-    stream: core::StoredStream<InputBytes>,
+    pub(crate) stream: core::StoredStream<InputBytes>,
     max_depth: usize,
 }
 

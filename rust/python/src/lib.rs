@@ -1,6 +1,7 @@
 //! The extension module `dsh_codec._native`: bindings of the core, and nothing about the format.
 #![deny(unsafe_code)] // allowed in pystring.rs and pybuild.rs
 
+mod attempt_text;
 mod buffer;
 mod bulk;
 mod columns;
@@ -20,7 +21,9 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
-    use super::bulk::{check_bytes, check_file};
+    use super::attempt_text::{expand_lines, pack_lines};
+    #[pymodule_export]
+    use super::bulk::{check_bytes, check_file, check_many};
     #[pymodule_export]
     use super::columns::{ColumnScanner, StoredStream, row_columns, stream_columns};
     #[pymodule_export]

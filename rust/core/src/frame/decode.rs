@@ -242,6 +242,18 @@ impl FrameReader {
         })
     }
 
+    /// Goes to the start of another file, with the same decompression context.
+    pub fn restart(&mut self) {
+        self.decoder.reset();
+        self.held.clear();
+        self.is_inside_frame = false;
+        self.may_hold_output = false;
+        self.frame = 0;
+        self.frame_start = 0;
+        self.offset = 0;
+        self.failure = None;
+    }
+
     /// Takes bytes of the file from the front of `input` and puts plaintext of one frame into `out`.
     ///
     /// `out` must have room; 128 KiB, the plaintext of a block, is enough to be fast, and more than
@@ -412,6 +424,36 @@ mod tests {
         (0..100_000_u32)
             .flat_map(|n| (n.wrapping_mul(2_654_435_761) >> 20).to_le_bytes())
             .collect()
+    }
+
+    #[test]
+    fn restarted_reader_is_like_a_new_one() {
+        let torn = [&PLAIN[..], &EMPTY[..6]].concat();
+        let damaged = [&PLAIN[..], b"no frame"].concat();
+        let mut reader = FrameReader::new(1 << 20).unwrap();
+        let mut out = vec![0; 64];
+        for file in [&torn[..], &damaged, &PLAIN, &damaged, &torn, &PLAIN] {
+            reader.restart();
+            let mut fresh = FrameReader::new(1 << 20).unwrap();
+            let (mut one, mut other) = (file, file);
+            loop {
+                match (reader.read(&mut one, &mut out), fresh.read(&mut other, &mut out)) {
+                    (Ok(step), Ok(expected)) => {
+                        assert_eq!(step, expected);
+                        if step == Step::NeedInput {
+                            break;
+                        }
+                    }
+                    (Err(error), Err(expected)) => {
+                        assert_eq!(error.location(), expected.location());
+                        assert_eq!(error.message(), expected.message());
+                        break;
+                    }
+                    (step, expected) => panic!("{step:?}, expected {expected:?}"),
+                }
+            }
+            assert_eq!(reader.frame_count(), fresh.frame_count());
+        }
     }
 
     #[test]

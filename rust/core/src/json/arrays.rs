@@ -5,7 +5,9 @@
 //! expect is read again, element by element. The benchmark `bench_check` shows what it pays.
 
 use super::blocks::{Blocks, escaped_bytes};
-use super::reader::{Fault, FaultKind, Literal, read_number, read_string, skip_rare_escape, skip_space};
+use super::reader::{
+    Fault, FaultKind, Literal, read_integer, read_number, read_string, skip_rare_escape, skip_space,
+};
 use super::sink::IntegerShape;
 
 /// What a block form found.
@@ -168,6 +170,20 @@ pub(super) fn integer_array<B: Blocks, const ROW: bool>(
     bytes: &[u8],
     start: usize,
 ) -> Result<Option<(usize, IntegerShape)>, Fault> {
+    // A block is too much for an array of one.
+    if let Some((value, end)) = read_integer(bytes, start)
+        && bytes.get(end) == Some(&b']')
+    {
+        let max_digits = value.unsigned_abs().checked_ilog10().unwrap_or(0) + 1;
+        return Ok(Some((
+            end + 1,
+            IntegerShape {
+                count: 1,
+                max_digits,
+                negative_zero: false,
+            },
+        )));
+    }
     match integers_blockwise(blocks, bytes, start) {
         Blockwise::Done(done) => Ok(Some(done)),
         Blockwise::End => Err(Fault::end(bytes)),

@@ -9,6 +9,7 @@ mod blocks;
 pub mod number;
 mod reader;
 mod sink;
+mod spell;
 mod tape;
 pub mod text;
 mod unpack;
@@ -18,6 +19,7 @@ pub(crate) use blocks::{Blocks, Task as BlockTask, dispatch as run_blocks};
 pub use reader::{Fault, FaultKind};
 pub(crate) use reader::{read_integer, read_string_end};
 pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};
+pub(crate) use spell::push_literal;
 pub use tape::{Elements, Kind, Members, Node, Tape};
 pub use writer::{order_keys, write_node};
 

@@ -65,10 +65,12 @@ pub fn write_node(node: Node<'_>, out: &mut Vec<u8>, replace: &dyn Fn(&[u8], &mu
             match node.kind() {
                 Kind::Null | Kind::Boolean => out.extend_from_slice(node.raw().unwrap_or_default()),
                 Kind::Number => write_double(node.number().unwrap_or_default(), out),
-                Kind::Text => write_string(&node.text().unwrap_or_default(), out),
+                Kind::Text => node.push_text_literal(out),
                 Kind::Array => {
-                    out.push(b'[');
-                    open.push(Open::Array(node.elements()));
+                    if !node.push_packed_array(out) {
+                        out.push(b'[');
+                        open.push(Open::Array(node.elements()));
+                    }
                 }
                 Kind::Object => {
                     out.push(b'{');

@@ -16,3 +16,4 @@ pub use scanner::{Issue, Mode, Row, RowScanner, ScanOptions, ScanResult, StreamF
 pub use seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
 
 pub(crate) use packed::{decode as decode_packed, last_time as last_packed_time};
+pub(crate) use quick::{Delta, DeltaKind, delta_of};

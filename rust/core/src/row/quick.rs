@@ -8,6 +8,8 @@
     reason = "one straight line of code, compiled for each instruction set"
 )]
 
+use std::ops::Range;
+
 use crate::json::{BlockTask, Blocks, Node, read_integer, read_string_end, run_blocks};
 
 /// A chunk row that was recognised: a whole line that is an event of type `assistant/chunk`.
@@ -26,6 +28,56 @@ impl ChunkRow {
     pub(crate) fn event_type(bytes: &[u8]) -> Node<'_> {
         Node::of_text(bytes, 9, 24)
     }
+}
+
+/// The chunk in a row that was recognised; ranges are bytes of the row, string literals with their quotes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Delta {
+    /// `seq`
+    pub(crate) seq: u64,
+    /// `time` in milliseconds.
+    pub(crate) time: i64,
+    /// `type`
+    pub(crate) kind: DeltaKind,
+    /// `index`, which may be negative.
+    pub(crate) index: i64,
+    /// `id` of a tool-call delta.
+    pub(crate) id: Option<Range<usize>>,
+    /// `name` of a tool-call delta that has one.
+    pub(crate) name: Option<Range<usize>>,
+    /// `text` or `argumentsDelta`
+    pub(crate) fragment: Range<usize>,
+}
+
+/// Type of a [`Delta`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeltaKind {
+    /// `text-delta`
+    Text,
+    /// `reasoning-delta`
+    Reasoning,
+    /// `tool-call-delta`
+    ToolCall,
+}
+
+/// Recognises a chunk row, given without its line feed.
+#[inline]
+pub(crate) fn delta_of(row: &[u8]) -> Option<Delta> {
+    struct Read<'b>(&'b [u8]);
+    impl BlockTask for Read<'_> {
+        type Output = Option<Delta>;
+        #[inline(always)]
+        fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+            let mut cursor = Cursor {
+                blocks,
+                bytes: self.0,
+                at: 0,
+            };
+            let delta = cursor.delta()?;
+            (cursor.at == self.0.len()).then_some(delta)
+        }
+    }
+    row.starts_with(START).then(|| run_blocks(Read(row))).flatten()
 }
 
 /// Recognises the line at the start of some bytes.
@@ -78,15 +130,28 @@ impl<B: Blocks> Cursor<'_, B> {
         Some(value)
     }
 
-    /// The inside of a string and its closing quote.
+    /// The inside of a string and its closing quote. Gives the whole literal.
     #[inline(always)]
-    fn string(&mut self) -> Option<()> {
+    fn string(&mut self) -> Option<Range<usize>> {
+        let start = self.at.checked_sub(1)?;
         self.at = read_string_end(self.blocks, self.bytes, self.at)? + 1;
-        Some(())
+        Some(start..self.at)
     }
 
     #[inline(always)]
     fn chunk_row(mut self) -> Option<ChunkRow> {
+        let Delta { seq, time, .. } = self.delta()?;
+        self.literal(b"\n")?;
+        Some(ChunkRow {
+            seq,
+            time,
+            len: self.at,
+        })
+    }
+
+    /// All of the row but its line feed.
+    #[inline(always)]
+    fn delta(&mut self) -> Option<Delta> {
         self.literal(START)?;
         let seq = u64::try_from(self.integer()?).ok()?;
         self.literal(b",\"time\":")?;
@@ -96,29 +161,37 @@ impl<B: Blocks> Cursor<'_, B> {
         self.literal(b",\"step\":")?;
         self.integer()?;
         self.literal(b",\"chunk\":{\"type\":\"")?;
-        if self
-            .literal(b"text-delta\",\"index\":")
-            .or_else(|| self.literal(b"reasoning-delta\",\"index\":"))
-            .is_some()
-        {
-            self.integer()?;
+        let (mut id, mut name) = (None, None);
+        let (kind, index);
+        if self.literal(b"text-delta\",\"index\":").is_some() {
+            kind = DeltaKind::Text;
+            index = self.integer()?;
+            self.literal(b",\"text\":\"")?;
+        } else if self.literal(b"reasoning-delta\",\"index\":").is_some() {
+            kind = DeltaKind::Reasoning;
+            index = self.integer()?;
             self.literal(b",\"text\":\"")?;
         } else {
+            kind = DeltaKind::ToolCall;
             self.literal(b"tool-call-delta\",\"index\":")?;
-            self.integer()?;
+            index = self.integer()?;
             self.literal(b",\"id\":\"")?;
-            self.string()?;
+            id = Some(self.string()?);
             if self.literal(b",\"name\":\"").is_some() {
-                self.string()?;
+                name = Some(self.string()?);
             }
             self.literal(b",\"argumentsDelta\":\"")?;
         }
-        self.string()?;
-        self.literal(b"}}}\n")?;
-        Some(ChunkRow {
+        let fragment = self.string()?;
+        self.literal(b"}}}")?;
+        Some(Delta {
             seq,
             time,
-            len: self.at,
+            kind,
+            index,
+            id,
+            name,
+            fragment,
         })
     }
 }
@@ -144,6 +217,27 @@ mod tests {
             .replace("text-delta", "tool-call-delta")
             .replace("\"text\":", "\"id\":\"c\",\"name\":\"\",\"argumentsDelta\":");
         assert_eq!(chunk_row(tool.as_bytes()).map(|row| row.len), Some(tool.len()));
+    }
+
+    #[test]
+    fn a_recognised_row_gives_its_chunk() {
+        let row = ROW.trim_end().as_bytes();
+        let delta = delta_of(row).unwrap();
+        assert_eq!((delta.seq, delta.time, delta.index), (7, -5, 0));
+        assert_eq!(
+            (delta.kind, &delta.id, &delta.name),
+            (DeltaKind::Text, &None, &None)
+        );
+        assert_eq!(&row[delta.fragment], br#""a\"}}}""#);
+        assert_eq!(delta_of(ROW.as_bytes()), None);
+        let tool = ROW
+            .trim_end()
+            .replace("text-delta", "tool-call-delta")
+            .replace("\"text\":", "\"id\":\"c\",\"name\":\"\",\"argumentsDelta\":");
+        let delta = delta_of(tool.as_bytes()).unwrap();
+        assert_eq!(delta.kind, DeltaKind::ToolCall);
+        assert_eq!(delta.id.and_then(|id| tool.get(id)), Some("\"c\""));
+        assert_eq!(delta.name.and_then(|name| tool.get(name)), Some("\"\""));
     }
 
     #[test]

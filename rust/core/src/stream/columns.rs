@@ -127,12 +127,12 @@ pub struct ColumnsBuilder {
 /// A run that the next chunk row may extend. Spec 20 §3.
 #[derive(Debug)]
 pub(super) struct OpenRun {
-    kind: RunKind,
-    index: i64,
-    id: Option<Vec<u8>>,
-    name: Option<Vec<u8>>,
+    pub(super) kind: RunKind,
+    pub(super) index: i64,
+    pub(super) id: Option<Vec<u8>>,
+    pub(super) name: Option<Vec<u8>>,
     /// Of the last member, in milliseconds.
-    last_time: i64,
+    pub(super) last_time: i64,
 }
 
 impl Default for ColumnsBuilder {

@@ -3,6 +3,7 @@
 //! Every rule is here once, for every kind of [`Value`].
 
 mod assemble;
+mod attempt_text;
 mod chunk;
 mod column_scanner;
 mod columns;
@@ -14,6 +15,7 @@ mod stored;
 mod value;
 
 pub use assemble::{Assembler, Block, CallId, DEFAULT_FINISH, ReplayState};
+pub use attempt_text::{expand_lines, pack_lines};
 pub use chunk::{ChunkType, RunKind};
 pub use column_scanner::ColumnScanner;
 pub use columns::{Columns, ColumnsBuilder, NO_INDEX, Unpack, kind};

@@ -18,7 +18,7 @@ use crate::row::decode_packed;
 ///
 /// # Errors
 /// `Syntax` with the byte where the row stops to be JSON; `Limit` where it nests deeper than `max_depth`.
-fn parse_row<'a>(tape: &'a mut Tape, bytes: &'a [u8], max_depth: usize) -> Result<Node<'a>> {
+pub(super) fn parse_row<'a>(tape: &'a mut Tape, bytes: &'a [u8], max_depth: usize) -> Result<Node<'a>> {
     tape.read_text(bytes, max_depth).map_err(|Fault { at, kind }| {
         let place = Location {
             offset: u64::try_from(at).ok(),
@@ -63,10 +63,10 @@ pub fn row_columns<B: Deref<Target = [u8]>>(attempts: &[Vec<B>], max_depth: usiz
 
 /// The rows of one attempt: a settlement, or packed rows and chunk rows of generations 0 and 1.
 pub struct StoredStream<B> {
-    rows: Vec<B>,
+    pub(super) rows: Vec<B>,
     /// The first row, parsed.
-    first: Tape,
-    max_depth: usize,
+    pub(super) first: Tape,
+    pub(super) max_depth: usize,
 }
 
 impl<B: Deref<Target = [u8]>> StoredStream<B> {
