@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-MODULES = ("check", "stream", "arrays", "json", "start", "growth", "memory", "size")
+MODULES = (
+    "check",
+    "stream",
+    "text",
+    "arrays",
+    "json",
+    "start",
+    "growth",
+    "memory",
+    "size",
+)
 TABLE = pytest.StashKey[Table]()
 
 

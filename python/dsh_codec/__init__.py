@@ -69,6 +69,9 @@ if TYPE_CHECKING:
         Superseded,
         follow,
     )
+    from dsh_codec.load import (
+        load_updates,
+    )
     from dsh_codec.log import (
         Log,
         open,  # noqa: A004 - the name that users see is dsh_codec.open
@@ -104,6 +107,17 @@ if TYPE_CHECKING:
         repair,
         salvage,
     )
+    from dsh_codec.replay import (
+        Recorded,
+        ReplayAttempt,
+        ReplayCancelled,
+        ReplayChunk,
+        ReplayFailure,
+        ReplayModel,
+    )
+    from dsh_codec.replay_server import (
+        ReplayServer,
+    )
     from dsh_codec.report import (
         Finding,
         Report,
@@ -112,6 +126,14 @@ if TYPE_CHECKING:
     )
     from dsh_codec.row import (
         Event,
+    )
+    from dsh_codec.sidecar import (
+        Split,
+        join,
+        split,
+    )
+    from dsh_codec.sidecar_file import (
+        Sidecar,
     )
     from dsh_codec.stream import (
         Assembled,
@@ -172,9 +194,16 @@ __all__ = [
     "NewerFormatError",
     "Packer",
     "PriceTable",
+    "Recorded",
     "Repacked",
     "RepairPlan",
+    "ReplayAttempt",
+    "ReplayCancelled",
+    "ReplayChunk",
     "ReplayError",
+    "ReplayFailure",
+    "ReplayModel",
+    "ReplayServer",
     "Report",
     "Reset",
     "Row",
@@ -184,7 +213,9 @@ __all__ = [
     "SeqGapError",
     "Session",
     "SessionLockedError",
+    "Sidecar",
     "SidecarError",
+    "Split",
     "Stream",
     "StreamColumns",
     "StreamError",
@@ -207,7 +238,9 @@ __all__ = [
     "find",
     "follow",
     "iter_expand",
+    "join",
     "kernel",
+    "load_updates",
     "log_filename",
     "log_path",
     "messages",
@@ -222,6 +255,7 @@ __all__ = [
     "repair",
     "salvage",
     "search",
+    "split",
     "state",
     "stream_columns",
     "summarize",
@@ -329,6 +363,22 @@ _HOMES = {
         "Repacked",
         "repack",
     ),
+    "load": ("load_updates",),
+    "replay": (
+        "Recorded",
+        "ReplayAttempt",
+        "ReplayCancelled",
+        "ReplayChunk",
+        "ReplayFailure",
+        "ReplayModel",
+    ),
+    "replay_server": ("ReplayServer",),
+    "sidecar": (
+        "Split",
+        "join",
+        "split",
+    ),
+    "sidecar_file": ("Sidecar",),
     "follow": (
         "Cursor",
         "Follow",

@@ -590,9 +590,10 @@ def _printable(text: str) -> str:
 @cache
 def _add_other_commands() -> None:
     """Register the commands of the other modules, which take time to import."""
-    from dsh_codec import commands_storage
+    from dsh_codec import commands_replay, commands_storage
 
     importlib.import_module(
         "dsh_codec.commands_answers"
     )  # This registers its commands.
     commands_storage.add_to(app)
+    commands_replay.add_to(app)
