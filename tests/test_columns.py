@@ -630,3 +630,22 @@ def answers(stream: dsh.Stream) -> Iterable[Any]:
         stream.chunk_count,
         *map(stream.last_chunk, KINDS),
     ]
+
+
+def test_refused_settlement_leaves_nothing_behind(kernel: Any) -> None:
+    """20 §4: no partial result."""
+    stream = [
+        {"type": "text-chunks", "time0": 1, "index": 0, "dt": [], "texts": ["x"]},
+        {"type": "text-chunks", "time0": 1, "index": -1, "dt": [], "texts": ["y"]},
+    ]
+    rows = [
+        {"type": "assistant/attempt", "seq": seq, "time": 1, "data": {"stream": found}}
+        for seq, found in enumerate([stream[:1], stream])
+    ]
+    scanner = kernel.ColumnScanner()
+    with pytest.raises(StreamError):
+        scanner.feed(HEADER + b"".join(kernel.dump(row) + b"\n" for row in rows))
+    found = scanner.take_columns()
+    assert found.attempt.tolist() == [0, 1]
+    assert found.offset.tolist() == [0, 1]
+    assert found.text.tobytes() == b"x"

@@ -282,3 +282,46 @@ def test_recover_tail_limit(kernel):
     with pytest.raises(LimitExceededError) as caught:
         kernel.recover_tail(torn, max_plain_bytes=1 << 20)
     assert (caught.value.limit, caught.value.value) == ("max_plain_bytes", 1 << 20)
+
+
+def test_empty_batch_has_the_window_of_all_frames(kernel):
+    """70 §1: every frame has a 2 MiB window."""
+    expected = bytes.fromhex("28b52ffd045801000099e9d851")
+    assert kernel.encode_frame(b"") == expected
+
+
+def pieces_of(kernel, data):
+    reader = kernel.FrameReader()
+    reader.feed(data)
+    found = []
+    while (piece := reader.read()) is not None:
+        found.append((piece.frame, piece.data, piece.last))
+    return found
+
+
+@pytest.mark.parametrize("stray", [b"a", b"abc", b"\x28\xb5", b"\0"])
+def test_stray_bytes_may_be_the_start_of_a_frame(kernel, stray):
+    """10 §7.3: one to three bytes are a torn tail whatever they are."""
+    assert pieces_of(kernel, stray) == []
+    whole = kernel.encode_frame(b"x")
+    assert pieces_of(kernel, whole + stray) == [(0, b"x", True)]
+
+
+@pytest.mark.parametrize("before", [b"", b"h" * 300])
+def test_content_beyond_its_declared_size_is_refused(kernel, before):
+    """Alike whatever was decoded before."""
+    block = (131 << 3).to_bytes(3, "little") + b"aaa"
+    lie = b"\x28\xb5\x2f\xfd\x80\x58" + bytes(4) + block
+    data = (kernel.encode_frame(before) if before else b"") + lie
+    with pytest.raises(FrameError) as caught:
+        pieces_of(kernel, data)
+    assert caught.value.offset == len(data) - len(lie)
+
+
+def test_torn_frame_that_exceeds_its_limit_is_named(kernel):
+    head = b'{"type":"session","version":4,"id":"s","createdAt":1,"isSeeded":false,"delegationDepth":0}\n'
+    row = b'{"type":"x","seq":0,"time":1,"data":"' + b"y" * 200 + b'"}\n'
+    data = kernel.encode_frame(head) + kernel.encode_frame(row)[:-4]
+    with pytest.raises(LimitExceededError) as caught:
+        kernel.check_bytes(data, max_frame_plain_bytes=len(head))
+    assert caught.value.offset == len(kernel.encode_frame(head))

@@ -142,3 +142,18 @@ def test_decoded_seqs_limit(kernel):
         kernel.decode_seqs([[0, 2**53 - 2]], codec="session")
     assert (caught.value.limit, caught.value.value) == ("max_entries", 16_777_216)
     assert kernel.decode_seqs([[3, 5]], codec="session") == [3, 4, 5]
+
+
+def test_depth_of_a_chunk_row_counts_however_it_is_spelled(kernel):
+    """Generation 0 has a shorter way for rows in the harness's spelling; limits hold there."""
+    head = (
+        b'{"type":"session","version":0,"id":"s","createdAt":1,"delegationDepth":0}\n'
+    )
+    chunk = b'{"type":"text-delta","index":0,"text":"x"}'
+    data = b'"data":{"turn":1,"step":1,"chunk":' + chunk + b"}}\n"
+    usual = b'{"type":"assistant/chunk","seq":0,"time":7,' + data
+    for line in (usual, usual.replace(b'"turn":1', b'"turn": 1')):
+        assert kernel.check_bytes(head + line, max_depth=3).scan.event_count == 1
+        with pytest.raises(LimitExceededError) as caught:
+            kernel.check_bytes(head + line, max_depth=2)
+        assert (caught.value.limit, caught.value.line) == ("max_depth", 2)

@@ -678,3 +678,47 @@ def test_row_limit_with_and_without_line_feed(kernel):
         assert (error.line, error.offset) == (3, len(header(4)) + len(row))
     error = refused(kernel, b" " * 11, max_row_bytes=10)
     assert (type(error), error.line, error.offset) == (LimitExceededError, 1, 0)
+
+
+def test_issue_outlives_the_end_of_the_scan(kernel):
+    """10 §8.1: the first issue is recorded; asking twice changes nothing."""
+    scanner = kernel.RowScanner()
+    scanner.feed(header(4) + b"bad\n")
+    first, second = scanner.finish(), scanner.finish()
+    assert first.issue is not None
+    assert first.issue == second.issue
+    assert scanner.issue_row == 1
+
+
+@pytest.mark.parametrize(
+    ("seq", "got"),
+    [
+        ('"' + "z" * 100 + '"', "z" * 100),
+        ('{"a":[1,2]}', {"a": [1, 2]}),
+        ("9007199254740993", 9007199254740992.0),
+        ("7", 7),
+    ],
+)
+def test_seq_gap_tells_the_whole_value(kernel, seq, got):
+    """Design §2.1: a literal above 2^53 is a float."""
+    line = '{"type":"x","seq":' + seq + ',"time":1,"data":1}\n'
+    with pytest.raises(SeqGapError) as caught:
+        kernel.RowScanner(mode="strict").feed(header(4) + line.encode())
+    assert caught.value.got == got
+    assert type(caught.value.got) is type(got)
+
+
+def test_fed_bytes_count_what_was_fed_before_a_refusal(kernel):
+    scanner = kernel.RowScanner(mode="strict")
+    data = header(4) + b"bad\n" + b"more"
+    with pytest.raises(JsonSyntaxError):
+        scanner.feed(data)
+    assert scanner.fed_bytes == len(data)
+
+
+def test_header_counts_are_integers(kernel):
+    """10 §1: `1.0` and `1` are the same integer."""
+    line = header(4).replace(b":4,", b":4e0,")
+    assert b"4e0" in line
+    found = kernel.parse_header(line)
+    assert type(found.fields["version"]) is int

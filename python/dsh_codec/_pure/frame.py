@@ -210,6 +210,7 @@ class FrameReader:
         self._walker = FrameWalker()
         self._data = b""
         self._index = 0
+        self._held = b""  # Too few bytes to tell whether a frame starts with them.
         self._decoder: zstd.ZstdDecompressor | None = None
         self._start = 0  # Of the frame that is being decoded.
         self._is_complete = False  # Whether all its bytes were given to the decoder.
@@ -230,7 +231,7 @@ class FrameReader:
         if self._index < len(self._data) or self._has_output:
             message = "read() has to return None before more bytes are fed"
             raise ValueError(message)
-        self._data, self._index = piece, 0
+        self._data, self._index, self._held = self._held + piece, 0, b""
 
     def read(self) -> PlainPiece | None:
         """Return the next piece of plaintext."""
@@ -251,6 +252,10 @@ class FrameReader:
         while True:
             part = b""
             if not self._has_output:
+                if self._decoder is None and len(self._data) - self._index < 4:
+                    # Spec 10 §7.3: up to three bytes are a torn tail whatever they are.
+                    self._held, self._index = self._data[self._index :], len(self._data)
+                    return None
                 if self._index == len(self._data):
                     return None
                 part = self._next_part()

@@ -521,7 +521,13 @@ fn feed_torn_frame(
     match tried {
         Ok(()) => {}
         Err(error) if matches!(error.kind(), ErrorKind::Frame) => return Ok(()),
-        Err(error) => return Err(error),
+        Err(error) => {
+            let place = Location {
+                offset: Some(start),
+                ..Location::default()
+            };
+            return Err(error.moved(place));
+        }
     }
     let mut reader = FrameReader::new(limits_of(scanner))?;
     source.read(start, end, &mut |bytes| {

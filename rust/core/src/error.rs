@@ -30,7 +30,7 @@ pub enum ErrorKind {
     SeqGap {
         /// The seq that the row should have.
         expected: u64,
-        /// What it has instead, as at most 64 bytes of JSON text.
+        /// What it has instead, as JSON text; empty if it has none.
         got: String,
     },
     /// A chunk or record of an embedded stream breaks a rule.
@@ -112,6 +112,13 @@ impl Error {
         known.offset = known.offset.or(place.offset);
         known.seq = known.seq.or(place.seq);
         known.frame = known.frame.or(place.frame);
+        self
+    }
+
+    /// Puts another place in the stead of the one that is known.
+    #[must_use]
+    pub fn moved(mut self, place: Location) -> Self {
+        self.0.location = place;
         self
     }
 

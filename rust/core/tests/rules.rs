@@ -48,9 +48,9 @@ fn kind_of(error: &Error) -> &'static str {
         return "unsupported";
     }
     match error.rule().unwrap_or_default() {
-        "A1" | "A2" | "A3" | "A4" | "A5" | "B" | "C2" | "C3" | "C4" | "D" | "E" | "F" | "10 §4.4" => {
-            "format_error"
-        }
+        "A1" | "A2" | "A3" | "A4" | "A5" | "B" | "C2" | "C3" | "C4" | "D" | "E" | "F" => "format_error",
+        // At the end of the log it is the marker rule, on a row the shape of a marker.
+        "10 §4.4" if error.location().line.is_none() => "format_error",
         rule if rule.starts_with("L2") || rule.starts_with('R') => "format_error",
         rule if rule.starts_with("L4") || rule.starts_with("L5") => "error",
         _ => "corrupt",

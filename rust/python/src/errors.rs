@@ -7,7 +7,10 @@ use dsh_codec_core::{Error, ErrorKind};
 use pyo3::exceptions::{PyMemoryError, PyOSError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyFloat, PyInt, PyTuple};
+use pyo3::types::{PyFloat, PyTuple};
+
+use crate::json::parse_bytes;
+use crate::object::with_scratch;
 
 /// Highest generation that this package reads. Spec 00 §4.2.
 const SUPPORTED_GENERATION: u8 = 4;
@@ -136,23 +139,13 @@ fn number(py: Python<'_>, value: f64) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// The value of a short JSON text; the text itself when it was cut and is none.
+/// The value of a JSON text; None if it is empty.
 fn json_value<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
     if text.is_empty() {
         return Ok(py.None().into_bound(py));
     }
-    let json = py.import("json")?;
-    let Ok(value) = json.call_method1("loads", (text,)) else {
-        return Ok(text.into_pyobject(py)?.into_any());
-    };
-    // `json` reads integer literals exactly; in the JSON model -0 and large ones are floats.
-    if !value.is_exact_instance_of::<PyInt>() {
-        Ok(value)
-    } else if text == "-0" {
-        Ok(PyFloat::new(py, -0.0).into_any())
-    } else {
-        number(py, value.extract()?)
-    }
+    let value = with_scratch(|scratch| parse_bytes(py, text.as_bytes(), usize::MAX, scratch));
+    Ok(value.or_else(|_| text.into_pyobject(py).map(Bound::into_any))?)
 }
 
 /// `OSError(errno, strerror, filename)`, which picks the subclass for its number by itself.

@@ -13,7 +13,7 @@ use dsh_codec_core::{Error, ErrorKind, Limits};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
-use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
 
 use crate::buffer::InputBytes;
 use crate::errors::KernelResult;
@@ -92,6 +92,14 @@ fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bou
     let fields = with_scratch(|scratch| parse_bytes(py, &header.line, max_depth, scratch))?;
     let fields = fields.cast_into::<PyDict>().map_err(PyErr::from)?;
     fields.del_item("type")?;
+    for name in ["version", "createdAt", "delegationDepth"] {
+        // `3.0` and `3` are the same count (spec 10 §1).
+        if let Some(count) = fields.get_item(name)?
+            && count.is_exact_instance_of::<PyFloat>()
+        {
+            fields.set_item(name, count.call_method0("__int__")?)?;
+        }
+    }
     if header.generation < 2 {
         if header.declared_cut.is_some() {
             fields.del_item("seedLength")?;

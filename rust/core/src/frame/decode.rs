@@ -165,6 +165,14 @@ impl FrameDecoder {
             self.reset();
             return Err(limit_error(self.max_frame_plain_bytes));
         }
+        if let Some(declared) = self.content_size
+            && self.plain_bytes > declared
+        {
+            // The streaming decoder notices this at once or later, depending on what it decoded before.
+            self.reset();
+            let fault = format!("the frame declares {declared} bytes of plaintext and holds more");
+            return Err(frame_error(fault.into()));
+        }
         // The decoder returns 0 when a frame is complete, its checksum verified, its plaintext handed over.
         let is_complete = hint == 0;
         if is_complete {

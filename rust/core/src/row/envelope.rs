@@ -90,20 +90,22 @@ impl<'a> Envelope<'a> {
     /// The error of a row that does not carry the expected seq.
     #[cold]
     pub(crate) fn seq_gap(&self, expected: u64) -> Error {
-        let got = self.seq.map_or_else(String::new, short_json);
-        let message = format!(
-            "the row has seq {}, expected {expected}",
-            if got.is_empty() { "none" } else { got.as_str() }
-        );
+        let got = self.seq.map_or_else(String::new, json_of);
+        let shown = if got.is_empty() {
+            "none"
+        } else {
+            got.get(..64).unwrap_or(&got)
+        };
+        let message = format!("the row has seq {shown}, expected {expected}");
         Error::new(ErrorKind::SeqGap { expected, got }, message)
     }
 }
 
-/// At most 64 bytes of the JSON text of a value.
-fn short_json(node: Node<'_>) -> String {
+/// The JSON text of a value.
+fn json_of(node: Node<'_>) -> String {
     let mut out = Vec::new();
     match node.raw() {
-        Some(raw) => out.extend_from_slice(raw.get(..64).unwrap_or(raw)),
+        Some(raw) => out.extend_from_slice(raw),
         None => write_double(node.number().unwrap_or_default(), &mut out),
     }
     String::from_utf8_lossy(&out).into_owned()

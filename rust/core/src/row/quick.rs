@@ -103,6 +103,9 @@ pub(crate) fn chunk_row(bytes: &[u8]) -> Option<ChunkRow> {
         .flatten()
 }
 
+/// Nested objects in such a row.
+pub(crate) const DEPTH: u32 = 3;
+
 const START: &[u8] = b"{\"type\":\"assistant/chunk\",\"seq\":";
 
 struct Cursor<'b, B> {

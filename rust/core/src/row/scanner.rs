@@ -222,7 +222,12 @@ impl RowScanner {
     /// # Cost
     /// One pass; a row that is split over calls is read from a copy.
     pub fn feed(&mut self, data: &[u8], accept: &mut impl FnMut(&Row<'_>)) -> Result<()> {
-        self.guarded(|scanner| scanner.feed_rows(data, accept))
+        let end = self.totals.fed_bytes + data.len() as u64;
+        self.guarded(|scanner| {
+            let fed = scanner.feed_rows(data, accept);
+            scanner.totals.fed_bytes = end;
+            fed
+        })
     }
 
     fn feed_rows(&mut self, data: &[u8], accept: &mut impl FnMut(&Row<'_>)) -> Result<()> {
@@ -280,7 +285,11 @@ impl RowScanner {
         let limit = self.options.limits.max_row_bytes.min(u64::from(u32::MAX));
         if len as u64 > limit {
             let message = format!("a row is longer than {limit} bytes; raise max_row_bytes to read it");
-            return Err(Error::limit("max_row_bytes", limit, message).located(self.place_of_line()));
+            let place = Location {
+                seq: None,
+                ..self.place_of_line()
+            };
+            return Err(Error::limit("max_row_bytes", limit, message).located(place));
         }
         Ok(())
     }
@@ -331,6 +340,7 @@ impl RowScanner {
             .map_or(CURRENT_GENERATION, |header| header.generation);
         if generation < 2
             && self.issue.is_none()
+            && self.options.limits.max_depth >= quick::DEPTH
             && let Some(chunk) = quick::chunk_row(bytes)
             && chunk.seq == self.totals.event_count
         {
@@ -403,7 +413,13 @@ impl RowScanner {
                 }
             }
         };
-        judged.map_err(|error| error.located(place))?;
+        judged.map_err(|error| {
+            // A row that exceeds a limit was not looked into far enough to have a seq.
+            let seq = place
+                .seq
+                .filter(|_| !matches!(error.kind(), ErrorKind::Limit { .. }));
+            error.located(Location { seq, ..place })
+        })?;
         Ok(Line::Taken(end + 1))
     }
 
@@ -477,7 +493,7 @@ impl RowScanner {
         }
         if row.is("session/end-seed") && !row.data.is_some_and(|data| data.is_object()) {
             return Err(
-                Error::new(ErrorKind::Row, "`data` of a session/end-seed is no object").with_rule("10 §8.1"),
+                Error::new(ErrorKind::Row, "`data` of a session/end-seed is no object").with_rule("10 §4.4"),
             );
         }
         Ok(time)
@@ -638,7 +654,7 @@ impl RowScanner {
             if row.is("session/end-seed") && !row.data.is_some_and(|data| data.is_object()) {
                 return Err(
                     Error::new(ErrorKind::Row, "`data` of a session/end-seed is no object")
-                        .with_rule("10 §8.1"),
+                        .with_rule("10 §4.4"),
                 );
             }
             self.accept_event(&row, time.unwrap_or_default(), raw, offset, accept);
@@ -829,7 +845,11 @@ impl RowScanner {
                 header,
                 inherited_event_count: cut,
                 totals: scanner.totals.clone(),
-                issue: scanner.issue.take().map(|(_, issue)| issue),
+                issue: scanner.issue.as_ref().map(|(_, issue)| Issue {
+                    row: issue.row,
+                    offset: issue.offset,
+                    error: issue.error.replica(),
+                }),
                 findings: scanner
                     .rules
                     .take()

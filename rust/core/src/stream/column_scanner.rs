@@ -56,7 +56,10 @@ impl ColumnScanner {
             if RowKind::of_type(event_type) == Some(RowKind::Settlement) {
                 match builder.push_row(event_type.root()) {
                     Ok(()) => builder.end_attempt(),
-                    Err(error) => *fault = Some(error),
+                    Err(error) => {
+                        builder.drop_attempt();
+                        *fault = Some(error);
+                    }
                 }
             }
         });

@@ -213,6 +213,29 @@ impl ColumnsBuilder {
         self.open = None;
     }
 
+    /// Takes back what was added since the last attempt ended.
+    pub fn drop_attempt(&mut self) {
+        let columns = &mut self.columns;
+        let count = columns
+            .attempt
+            .last()
+            .and_then(|&count| usize::try_from(count).ok())
+            .unwrap_or(0);
+        columns.time.truncate(count);
+        columns.kind.truncate(count);
+        columns.index.truncate(count);
+        columns.record.truncate(count);
+        columns.offset.truncate(count + 1);
+        let text = columns
+            .offset
+            .last()
+            .and_then(|&end| usize::try_from(end).ok())
+            .unwrap_or(0);
+        columns.text.truncate(text);
+        self.record_count = 0;
+        self.open = None;
+    }
+
     /// Chunks so far.
     pub fn chunk_count(&self) -> usize {
         self.columns.time.len()
