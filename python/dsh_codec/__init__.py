@@ -121,8 +121,6 @@ if TYPE_CHECKING:
     from dsh_codec.report import (
         Finding,
         Report,
-        Summary,
-        summarize,
     )
     from dsh_codec.row import (
         Event,
@@ -139,6 +137,10 @@ if TYPE_CHECKING:
         Assembled,
         Stream,
         assemble,
+    )
+    from dsh_codec.summary import (
+        Summary,
+        summarize,
     )
     from dsh_codec.text import (
         search,
@@ -336,14 +338,16 @@ _HOMES = {
     "report": (
         "Finding",
         "Report",
-        "Summary",
-        "summarize",
     ),
     "row": ("Event",),
     "stream": (
         "Assembled",
         "Stream",
         "assemble",
+    ),
+    "summary": (
+        "Summary",
+        "summarize",
     ),
     "text": (
         "search",
