@@ -23,6 +23,7 @@ from dsh_codec.commands_output import (
     write_line,
     write_table,
 )
+from dsh_codec.errors import DshCodecError
 from dsh_codec.find import Session, default_root, find
 from dsh_codec.report import size_text, time_text
 
@@ -383,6 +384,8 @@ def _refusals() -> Generator[None]:
     """Turn what refuses an argument into a message about usage."""
     try:
         yield
+    except DshCodecError:
+        raise  # Some of them are a ValueError, too.
     except (ValueError, RuntimeError) as error:
         raise click.UsageError(printable(str(error))) from None
 
