@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     Write = Callable[[float], str]
+    Span = tuple[float, float]
 
 __all__ = [
     "Axis",
@@ -22,6 +23,7 @@ __all__ = [
     "duration",
     "figure",
     "histogram",
+    "joined",
     "lanes",
     "legend",
     "scatter",
@@ -66,7 +68,7 @@ class Lane(NamedTuple):
     """
 
     label: str
-    parts: Sequence[Sequence[tuple[str, Sequence[tuple[float, float]]]]]
+    parts: Sequence[Sequence[tuple[str, Sequence[Span]]]]
     title: str
     text: str = ""
 
@@ -271,13 +273,18 @@ def histogram(
 
 def lanes(label: str, rows: Sequence[Lane], axis: Axis, *, step: int = 22) -> Markup:
     """Return a timeline: a row a thing, marks where it happens."""
-    left, right = 76, 76 if any(row.text for row in rows) else _RIGHT
+    left, right = 76.0, 76 if any(row.text for row in rows) else _RIGHT
     room = WIDTH - left - right
     base = len(rows) * step + 4
     end = axis.end or 1
 
+    scale = room / end
+
     def at(value: float) -> float:
-        return left + min(max(value / end, 0), 1) * room
+        place = value * scale
+        if place < 0:
+            return left
+        return left + (place if place < room else room)
 
     marks = []
     last = -math.inf
@@ -340,15 +347,13 @@ def scatter(
         if place - last >= 56:
             marks.append(_text(axis.write(tick), place, base + 18, "mid"))
             last = place
-    points = [
-        (
-            round(_LEFT + min(max(x / end, 0), 1) * room, 1),
-            round(base - (y - low) / (high - low) * (base - top), 1),
-        )
-        for x, y in shown
-    ]
-    thinned = _thinned(points)
-    drawn = Markup("".join([f"M{x:g} {y:g}h0" for x, y in thinned]))
+    # On a grid of half a unit many dots are the same.
+    x_scale, y_scale = 2 * room / end, 2 * (base - top) / (high - low)
+    points = {(int(x * x_scale), int((y - low) * y_scale)) for x, y in shown}
+    thinned = _thinned(sorted(points))
+    drawn = Markup(
+        "".join([f"M{_LEFT + x / 2:g} {base - y / 2:g}h0" for x, y in thinned])
+    )
     kind = "dots few" if len(thinned) < 200 else "dots"
     marks.append(tag("path", d=drawn, class_=kind))
     return _svg(label, height, marks, NARROW)
@@ -412,29 +417,38 @@ def _rules(
     return marks
 
 
-def _boxes(spans: Iterable[tuple[float, float]], top: float, tall: float) -> Markup:
+def _boxes(spans: Iterable[Span], top: float, tall: float) -> Markup:
     """Return a path of boxes; those that would touch are one."""
-    merged: list[list[float]] = []
-    for start, end in sorted(spans):
-        if merged and start - merged[-1][1] < _MERGE:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([start, end])
     parts = []
-    for start, end in merged:
+    for start, end in joined(spans, _MERGE):
         wide = max(end - start, 0.8)
         parts.append(f"M{start:.1f} {top:.1f}h{wide:.1f}v{tall:.1f}h-{wide:.1f}z")
     return Markup("".join(parts))
 
 
-def _thinned(points: list[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    unique = sorted(set(points))
-    if len(unique) <= _MOST_DOTS:
-        return unique
-    size = math.ceil(len(unique) / (_MOST_DOTS // 4))
-    kept: list[tuple[float, float]] = []
-    for first in range(0, len(unique), size):
-        part = sorted(unique[first : first + size], key=lambda dot: dot[1])
+def joined(spans: Iterable[Span], most_apart: float) -> list[Span]:
+    """Return stretches in order; those that are not further apart are one."""
+    merged: list[Span] = []
+    first: float | None = None
+    last = 0.0
+    for start, end in sorted(spans):
+        if first is None:
+            first, last = start, end
+        elif start - last > most_apart:
+            merged.append((first, last))
+            first, last = start, end
+        elif end > last:
+            last = end
+    return merged if first is None else [*merged, (first, last)]
+
+
+def _thinned(dots: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    if len(dots) <= _MOST_DOTS:
+        return dots
+    size = math.ceil(len(dots) / (_MOST_DOTS // 4))
+    kept: list[tuple[int, int]] = []
+    for first in range(0, len(dots), size):
+        part = sorted(dots[first : first + size], key=lambda dot: dot[1])
         kept += {part[0], part[len(part) // 3], part[2 * len(part) // 3], part[-1]}
     return kept
 

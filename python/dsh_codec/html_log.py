@@ -18,6 +18,7 @@ from dsh_codec.html_charts import (
     bars,
     duration,
     figure,
+    joined,
     lanes,
     legend,
     scatter,
@@ -26,7 +27,7 @@ from dsh_codec.html_charts import (
 from dsh_codec.html_figures import Figures
 from dsh_codec.html_marks import Markup, clip, join, page, table, tag, tiles
 from dsh_codec.report import size_text, time_text
-from dsh_codec.row import Event
+from dsh_codec.row import CHUNK_TYPE, Event
 from dsh_codec.timing import Distribution
 from dsh_codec.tools import place_of
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["log_page"]
 
 MOST_TURNS: Final = 60
-MOST_CADENCES: Final = 30
+MOST_CADENCES: Final = 32
 MOST_ROWS: Final = 300
 _CADENCE_STEPS: Final = 60
 _MOST_CONTENT_CHARS: Final = 1_000_000
@@ -191,23 +192,29 @@ class _Seen:
     """
 
     def __init__(self, log: Log, seqs: set[int]) -> None:
-        self.sizes: dict[str, list[int]] = {}
+        self.sizes: dict[str | None, list[int]] = {}
         self.bounds: dict[int, list[int]] = {}
         self.tools: dict[tuple[int | None, int | None, str], list[_ToolCall]] = {}
         self.columns: dict[int, StreamColumns | None] = {}
         first = own_from(log)
         has_streams = log.generation >= 2
+        notes = {
+            "turn/start": self._note_turn,
+            "turn/end": self._note_turn,
+            "tool/call": self._note_tool,
+        }
         for unit in log.units():
-            kind = str(unit.type) if isinstance(unit, Event) else "assistant/chunk"
-            size = self.sizes.setdefault(kind, [0, 0])
+            kind = unit.type if isinstance(unit, Event) else CHUNK_TYPE
+            size = self.sizes.get(kind)
+            if size is None:
+                size = self.sizes[kind] = [0, 0]
             size[0] += 1
             size[1] += len(unit.raw) + 1
-            if not isinstance(unit, Event) or unit.seq < first:
+            if not isinstance(unit, Event):
                 continue
-            if kind in ("turn/start", "turn/end"):
-                self._note_turn(unit)
-            elif kind == "tool/call":
-                self._note_tool(unit)
+            if kind in notes:
+                if unit.seq >= first:
+                    notes[kind](unit)
             elif has_streams and unit.seq in seqs:
                 self.columns[unit.seq] = _columns_of(unit)
         if not has_streams and seqs:
@@ -225,14 +232,16 @@ class _Seen:
 
     def _note_tool(self, event: Event) -> None:
         data = event.data
-        place = place_of(data)
         if not is_object(data):
             return
+        turn, step = data.get("turn"), data.get("step")
+        if type(turn) is not int or type(step) is not int:
+            turn, step = place_of(data)
         name, call_id = data.get("name"), data.get("callId")
         if type(call_id) is str:
-            shown = name if type(name) is str else "unnamed"
-            found = _ToolCall(place.turn, place.step, clip(shown), event.time, None)
-            self.tools.setdefault((place.turn, place.step, call_id), []).append(found)
+            shown = clip(name) if type(name) is str else "unnamed"
+            found = _ToolCall(turn, step, shown, event.time, None)
+            self.tools.setdefault((turn, step, call_id), []).append(found)
 
 
 def _columns_of(event: Event) -> StreamColumns | None:
@@ -248,7 +257,10 @@ def _turns(attempts: Iterable[Call], seen: _Seen) -> list[_Turn]:
     turns: dict[int | None, _Turn] = {}
 
     def at(number: int | None) -> _Turn:
-        return turns.setdefault(number, _Turn(number))
+        found = turns.get(number)
+        if found is None:
+            found = turns[number] = _Turn(number)
+        return found
 
     for number, times in seen.bounds.items():
         at(number).widen(min(times), max(times))
@@ -459,7 +471,7 @@ def _cadences(chosen: Sequence[Call], seen: _Seen, count: int) -> Markup | None:
         layers, ms, tokens, peak = _binned(columns)
         note = f"{tokens:,} deltas in {duration(ms)}"
         if peak:
-            note += f", at most {short(peak)}/s"
+            note += f", peak {short(peak)}/s"
         label = f"Deltas over time, {place}: {note}"
         figures.append(_cadence(place, note, area(label, layers)))
     lead = (
@@ -539,17 +551,18 @@ def _tool_section(turns: Sequence[_Turn]) -> Markup | None:
 
 
 def _size_section(log: Log, seen: _Seen) -> Markup:
-    ordered = sorted(seen.sizes.items(), key=lambda item: (-item[1][1], item[0]))
-    total = sum(size for _, (_, size) in ordered) or 1
+    sizes = [(str(kind), rows, size) for kind, (rows, size) in seen.sizes.items()]
+    ordered = sorted(sizes, key=lambda item: (-item[2], item[0]))
+    total = sum(size for _, _, size in ordered) or 1
     rows = [
         Bar(kind, [("d", size)], f"{size_text(size)} · {size / total:.1%}")
-        for kind, (_, size) in ordered[:12]
+        for kind, _, size in ordered[:12]
     ]
     data = table(
         ["event", "#rows", "#bytes", "#bytes a row"],
         (
             [clip(kind, 100), f"{count:,}", f"{size:,}", f"{size / count:,.0f}"]
-            for kind, (count, size) in ordered
+            for kind, count, size in ordered
         ),
         caption="Bytes of plaintext by type of event",
     )
@@ -634,28 +647,13 @@ class _Clock:
     def spans(self, spans: Sequence[Span]) -> list[Span]:
         """Return where stretches of time lie; of many, those that no eye can part are one."""
         if len(spans) > _MOST_SPANS:
-            spans = _joined(spans, self.end / _MOST_SPANS)
+            spans = joined(spans, self.end / _MOST_SPANS)
         return [(self.at(start), self.at(end)) for start, end in spans]
 
 
 def _busy(turns: Iterable[_Turn]) -> list[Span]:
     """Return the time of turns, overlapping ones joined."""
-    return _joined([turn.span for turn in turns if turn.span is not None], 0)
-
-
-def _joined(spans: Iterable[Span], most_apart: float) -> list[Span]:
-    merged: list[Span] = []
-    first: float | None = None
-    last = 0.0
-    for start, end in sorted(spans):
-        if first is None:
-            first, last = start, end
-        elif start - last > most_apart:
-            merged.append((first, last))
-            first, last = start, end
-        elif end > last:
-            last = end
-    return merged if first is None else [*merged, (first, last)]
+    return joined([turn.span for turn in turns if turn.span is not None], 0)
 
 
 def _alternating(spans: Sequence[Span]) -> list[tuple[str, Sequence[Span]]]:

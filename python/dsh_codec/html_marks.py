@@ -85,6 +85,7 @@ def table(
         tag("th", title.lstrip("#"), scope="col", class_=kind)
         for title, kind in zip(titles, classes, strict=True)
     ]
+    starts = ['<td class="figure">' if kind else "<td>" for kind in classes]
     lines: list[Markup] = []
     left = 0
     for cells in rows:
@@ -92,10 +93,10 @@ def table(
             left += 1
             continue
         parts = [
-            tag("td", "-" if cell is None else cell, class_=kind)
-            for cell, kind in zip(cells, classes, strict=True)
+            f"{start}{_inner('-' if cell is None else cell)}</td>"
+            for cell, start in zip(cells, starts, strict=True)
         ]
-        lines.append(tag("tr", *parts))
+        lines.append(Markup(f"<tr>{''.join(parts)}</tr>"))
     return tag(
         "div",
         tag(
