@@ -344,7 +344,7 @@ def search_text(
         raise click.BadParameter(message, param_hint="PATTERN") from None
     with _refusals():
         hits = search(
-            _sessions(paths, compression, is_json=True),
+            _sessions(paths, compression, is_json=as_json),
             compiled,
             kinds=cast("list[PassageKind] | None", _split(kinds) or None),
             with_inherited=with_inherited,
