@@ -220,7 +220,10 @@ def test_page_of_every_demo_log(name: str) -> None:
     # Who cannot see a chart is told what it is, and can read the table behind it.
     charts = text.count('role="img"')
     assert charts >= 8
-    assert len(re.findall('role="img" aria-label="[^"]+" tabindex="0"', text)) == charts
+    assert len(re.findall('role="img" aria-label="[^"]+"', text)) == charts
+    # The keyboard reaches all that scrolls, and the charts that are not just one of many.
+    assert text.count('tabindex="0" role="region" aria-label=') == text.count("<table>")
+    assert len(re.findall('role="img" aria-label="[^"]+" tabindex="0"', text)) >= 8
     assert text.count("<summary>Table: ") >= 6
 
 
@@ -255,7 +258,7 @@ def test_figures_of_a_page() -> None:
         "Busy time": "1 min",
         "File": f"{len(Session('s', rows).data()) / 1000:.1f} kB",
     }
-    assert "1 attempts: p50 2.5 s, p90 2.5 s, p99 2.5 s" in text  # First token.
+    assert "1 attempt: p50 2.5 s, p90 2.5 s, p99 2.5 s" in text  # First token.
     assert "p50 5.68k" in text  # 5678 tokens in one second.
     assert "3 deltas in 1 s" in text
     assert '<td>saw</td><td class="figure">1</td>' in text
@@ -294,6 +297,38 @@ def test_style_is_the_one_that_the_policy_allows() -> None:
     digest = b64encode(sha256(style.encode()).digest()).decode()
     assert f"style-src &#x27;sha256-{digest}&#x27;;" in text
     assert " style=" not in text
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of `#rrggbb` or `#rgb`. Source: WCAG 2.2."""
+    digits = colour.lstrip("#")
+    if len(digits) == 3:
+        digits = "".join(digit * 2 for digit in digits)
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [
+        p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast_is_enough(scheme: str) -> None:
+    """WCAG 2.2 AA: 4.5 for text (1.4.3), 3 for marks (1.4.11)."""
+    light, dark = re.findall(r":root\{([^}]*)\}", page("t"))
+    colours = dict(
+        part.strip().split(":")
+        for part in (light if scheme == "light" else dark).split(";")
+    )
+
+    def contrast(one: str, other: str) -> float:
+        high, low = sorted((luminance(colours[one]), luminance(colours[other])))[::-1]
+        return (high + 0.05) / (low + 0.05)
+
+    for ground in ("--page", "--card"):
+        for text in ("--ink", "--soft"):
+            assert contrast(text, ground) >= 4.5
+        for mark in ("--a", "--b", "--c", "--d", "--e", "--wait", "--bad", "--focus"):
+            assert contrast(mark, ground) >= 3, mark
 
 
 @pytest.mark.parametrize(

@@ -381,14 +381,26 @@ def area(label: str, layers: Sequence[tuple[str, Sequence[float]]]) -> Markup:
             drawn = Markup("".join(path) + f"V{height}z")
             marks.append(tag("path", d=drawn, class_=kind))
     marks.append(_line(0, height, width, height, "axis"))
-    return _svg(label, height + 1, marks, width=width)
+    # There are many of them, and their figures stand below: no stop for each on the way.
+    return _svg(label, height + 1, marks, width, is_focusable=False)
 
 
 def _svg(
-    label: str, height: float, marks: Iterable[Markup], width: int = WIDTH
+    label: str,
+    height: float,
+    marks: Iterable[Markup],
+    width: int = WIDTH,
+    *,
+    is_focusable: bool = True,
 ) -> Markup:
-    box = f"0 0 {width} {height:g}"
-    return tag("svg", *marks, viewBox=box, role="img", aria_label=label, tabindex="0")
+    return tag(
+        "svg",
+        *marks,
+        viewBox=f"0 0 {width} {height:g}",
+        role="img",
+        aria_label=label,
+        tabindex="0" if is_focusable else None,
+    )
 
 
 def _text(text: str, x: float, y: float, kind: str | None = None) -> Markup:

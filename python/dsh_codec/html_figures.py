@@ -167,7 +167,9 @@ def _distribution(
     ]
     drawing, bins = histogram(f"{title}: attempts", values, write, marks, kind=kind)
     told = ", ".join(f"{name} {write(value)}" for name, value in marks)
-    note = f"{len(values):,} attempts" + (f": {told}" if told else "")
+    note = f"{len(values):,} attempt{'' if len(values) == 1 else 's'}"
+    if told:
+        note += f": {told}"
     left = sum(value <= 0 for value in values)
     if left:
         note += f"; {left:,} not above 0 left out"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dsh_codec._types import ChunkKind
 from dsh_codec.calls import calls
 from dsh_codec.corpus import own_from
-from dsh_codec.errors import StreamError
+from dsh_codec.errors import DshCodecError
 from dsh_codec.events import is_object
 from dsh_codec.html_charts import (
     Axis,
@@ -222,7 +222,7 @@ class _Seen:
                 if attempt.seq in seqs:
                     try:
                         self.columns[attempt.seq] = attempt.stream.columns()
-                    except StreamError:
+                    except DshCodecError:
                         self.columns[attempt.seq] = None
 
     def _note_turn(self, event: Event) -> None:
@@ -249,7 +249,7 @@ def _columns_of(event: Event) -> StreamColumns | None:
 
     try:
         return kernel.StoredStream(event.raw).columns()
-    except StreamError:
+    except DshCodecError:
         return None
 
 

@@ -168,7 +168,7 @@ def _escaped(value: object) -> str:
 
 _STYLE: Final = """
 :root{--page:#fbfbfa;--card:#fff;--ink:#1d1f23;--soft:#565b64;--line:#d9dbe0;--grid:#e7e8ec;
---a:#2563b8;--b:#b4560b;--c:#0c7a6b;--d:#7a45c2;--e:#5aa79b;--wait:#6893d1;--bad:#c62828;--focus:#0b57d0}
+--a:#2563b8;--b:#b4560b;--c:#0c7a6b;--d:#7a45c2;--e:#459387;--wait:#6893d1;--bad:#c62828;--focus:#0b57d0}
 @media (prefers-color-scheme:dark){:root{--page:#14161a;--card:#1c1f25;--ink:#e8eaed;--soft:#a9b0bb;
 --line:#383d47;--grid:#2a2e36;--a:#6ea8f5;--b:#eba052;--c:#45c4b0;--d:#b898f2;--e:#2b8274;--wait:#4a75b5;
 --bad:#ff7b74;--focus:#8ab8ff}}
