@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._types import ChunkKind
 from dsh_codec.calls import calls
 from dsh_codec.corpus import own_from
-from dsh_codec.errors import DshCodecError
-from dsh_codec.events import is_object
+from dsh_codec.html_activity import Clock, Seen, busy_spans, turns_of
 from dsh_codec.html_charts import (
     Axis,
     Bar,
@@ -18,7 +16,6 @@ from dsh_codec.html_charts import (
     bars,
     duration,
     figure,
-    joined,
     lanes,
     legend,
     scatter,
@@ -27,15 +24,14 @@ from dsh_codec.html_charts import (
 from dsh_codec.html_figures import Figures
 from dsh_codec.html_marks import Markup, clip, join, page, table, tag, tiles
 from dsh_codec.report import size_text, time_text
-from dsh_codec.row import CHUNK_TYPE, Event
 from dsh_codec.timing import Distribution
-from dsh_codec.tools import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from dsh_codec._types import StreamColumns
     from dsh_codec.calls import Call
+    from dsh_codec.html_activity import Span, Turn
     from dsh_codec.log import Log
 
 __all__ = ["log_page"]
@@ -47,104 +43,11 @@ _CADENCE_STEPS: Final = 60
 _MOST_CONTENT_CHARS: Final = 1_000_000
 _MOST_PASSAGE_CHARS: Final = 2_000
 
-_IDLE_SHARE: Final = 0.01
-"""Share of the busy time that a pause takes on the axis, at most."""
-
-_ALL_IDLE_SHARE: Final = 0.25
-"""The same for all pauses together."""
-
-_MOST_SPANS: Final = 1200
-"""Stretches of a lane that are told apart: about two a dot of the screen."""
-
 _TOKEN_LAYERS: Final = (
     ("a", ChunkKind.TEXT),
     ("d", ChunkKind.REASONING),
     ("b", ChunkKind.TOOL_CALL),
 )
-
-Span = tuple[float, float]
-
-
-class _ToolCall(NamedTuple):
-    turn: int | None
-    step: int | None
-    name: str
-    start: int | None
-    ms: int | None
-
-
-class _Turn:
-    """What is known of a turn.
-
-    Attributes:
-        number: Its number; None for what belongs to no turn.
-        start, end: First and last moment, in milliseconds; None without any.
-        steps: From when to when each step went.
-        calls, tools: What was done in it.
-        waits, goods, bads, tool_spans: When it waited for first tokens, received, tried in vain,
-            ran tools.
-    """
-
-    def __init__(self, number: int | None) -> None:
-        self.number = number
-        self.start: float | None = None
-        self.end: float | None = None
-        self.steps: dict[int | None, Span] = {}
-        self.calls: list[Call] = []
-        self.tools: list[_ToolCall] = []
-        self.waits: list[Span] = []
-        self.goods: list[Span] = []
-        self.bads: list[Span] = []
-        self.tool_spans: list[Span] = []
-
-    def widen(self, start: float, end: float) -> None:
-        if self.start is None or start < self.start:
-            self.start = start
-        if self.end is None or end > self.end:
-            self.end = end
-
-    def add_call(self, call: Call) -> None:
-        self.calls.append(call)
-        span = _call_span(call)
-        if span is None:
-            return
-        self._note(call.step, span)
-        first = call.first_token_ms
-        if call.outcome == "failed":
-            self.bads.append(span)
-        elif first is None or not span[0] <= first <= span[1]:
-            self.goods.append(span)
-        else:
-            self.waits.append((span[0], first))
-            self.goods.append((first, span[1]))
-
-    def add_tool(self, tool: _ToolCall) -> None:
-        self.tools.append(tool)
-        if tool.start is not None:
-            span = tool.start, tool.start + max(tool.ms or 0, 0)
-            self._note(tool.step, span)
-            self.tool_spans.append(span)
-
-    def _note(self, step: int | None, span: Span) -> None:
-        known = self.steps.get(step)
-        if known is not None:
-            span = min(known[0], span[0]), max(known[1], span[1])
-        self.steps[step] = span
-        self.widen(*span)
-
-    @property
-    def span(self) -> Span | None:
-        return (
-            None if self.start is None or self.end is None else (self.start, self.end)
-        )
-
-    @property
-    def ms(self) -> float:
-        return 0 if self.start is None or self.end is None else self.end - self.start
-
-    @property
-    def name(self) -> str:
-        return "no turn" if self.number is None else f"turn {self.number}"
 
 
 def log_page(log: Log, *, content: bool) -> str:
@@ -162,124 +65,23 @@ def log_page(log: Log, *, content: bool) -> str:
     figures.add(own)
     attempts = [call for call in own if call.attempt is not None]
     chosen = sorted(attempts, key=lambda call: -_tokens_span(call))[:MOST_CADENCES]
-    seen = _Seen(log, {call.seq for call in chosen})
-    turns = _turns(attempts, seen)
+    seen = Seen(log, {call.seq for call in chosen})
+    turns = turns_of(attempts, seen)
+    busy = busy_spans(turns)
     name = log.path or "a log in memory"
     return page(
         f"Session {log.id}",
         tag("h1", "Session ", tag("bdi", clip(log.id, 200))),
         tag("p", _lead(log, name), class_="lead"),
-        _tiles(log, figures, turns),
-        _timeline(turns),
-        figures.speed(_rates(turns, attempts)),
+        _tiles(log, figures, turns, busy),
+        _timeline(turns, busy),
+        figures.speed(_rates(busy, attempts)),
         _cadences(sorted(chosen, key=lambda call: call.seq), seen, len(attempts)),
         figures.models(),
         _tool_section(turns),
         _size_section(log, seen),
         _content(log) if content else None,
         _tail_note(log),
-    )
-
-
-class _Seen:
-    """What one pass over the rows of a log finds beside its calls.
-
-    Attributes:
-        sizes: Rows and their bytes by type of the event.
-        bounds: First and last time of each turn.
-        tools: Name and time of the calls of each tool call id, in log order.
-        columns: Chunks of the attempts that were asked for; None where a stream is not right.
-    """
-
-    def __init__(self, log: Log, seqs: set[int]) -> None:
-        self.sizes: dict[str | None, list[int]] = {}
-        self.bounds: dict[int, list[int]] = {}
-        self.tools: dict[tuple[int | None, int | None, str], list[_ToolCall]] = {}
-        self.columns: dict[int, StreamColumns | None] = {}
-        first = own_from(log)
-        has_streams = log.generation >= 2
-        notes = {
-            "turn/start": self._note_turn,
-            "turn/end": self._note_turn,
-            "tool/call": self._note_tool,
-        }
-        for unit in log.units():
-            kind = unit.type if isinstance(unit, Event) else CHUNK_TYPE
-            size = self.sizes.get(kind)
-            if size is None:
-                size = self.sizes[kind] = [0, 0]
-            size[0] += 1
-            size[1] += len(unit.raw) + 1
-            if not isinstance(unit, Event):
-                continue
-            if kind in notes:
-                if unit.seq >= first:
-                    notes[kind](unit)
-            elif has_streams and unit.seq in seqs:
-                self.columns[unit.seq] = _columns_of(unit)
-        if not has_streams and seqs:
-            for attempt in log.attempts():
-                if attempt.seq in seqs:
-                    try:
-                        self.columns[attempt.seq] = attempt.stream.columns()
-                    except DshCodecError:
-                        self.columns[attempt.seq] = None
-
-    def _note_turn(self, event: Event) -> None:
-        turn = place_of(event.data).turn
-        if turn is not None and event.time is not None:
-            self.bounds.setdefault(turn, []).append(event.time)
-
-    def _note_tool(self, event: Event) -> None:
-        data = event.data
-        if not is_object(data):
-            return
-        turn, step = data.get("turn"), data.get("step")
-        if type(turn) is not int or type(step) is not int:
-            turn, step = place_of(data)
-        name, call_id = data.get("name"), data.get("callId")
-        if type(call_id) is str:
-            shown = clip(name) if type(name) is str else "unnamed"
-            found = _ToolCall(turn, step, shown, event.time, None)
-            self.tools.setdefault((turn, step, call_id), []).append(found)
-
-
-def _columns_of(event: Event) -> StreamColumns | None:
-    from dsh_codec._backend import kernel
-
-    try:
-        return kernel.StoredStream(event.raw).columns()
-    except DshCodecError:
-        return None
-
-
-def _turns(attempts: Iterable[Call], seen: _Seen) -> list[_Turn]:
-    turns: dict[int | None, _Turn] = {}
-
-    def at(number: int | None) -> _Turn:
-        found = turns.get(number)
-        if found is None:
-            found = turns[number] = _Turn(number)
-        return found
-
-    for number, times in seen.bounds.items():
-        at(number).widen(min(times), max(times))
-    waiting = {place: iter(found) for place, found in seen.tools.items()}
-    for call in attempts:
-        turn = at(call.turn)
-        turn.add_call(call)
-        for told in call.tools or ():
-            found = waiting.get((call.turn, call.step, told.call_id))
-            tool = None if found is None else next(found, None)
-            if tool is not None:
-                turn.add_tool(tool._replace(ms=told.ms))
-    # Those that no message of the log asked for.
-    for rest in waiting.values():
-        for tool in rest:
-            at(tool.turn).add_tool(tool)
-    return sorted(
-        turns.values(),
-        key=lambda turn: (turn.start is None, turn.start, turn.number or 0),
     )
 
 
@@ -295,24 +97,26 @@ def _lead(log: Log, name: str) -> Markup:
     return join([parts[0], *(join([" · ", part]) for part in parts[1:])])
 
 
-def _tiles(log: Log, figures: Figures, turns: Sequence[_Turn]) -> Markup:
+def _tiles(
+    log: Log, figures: Figures, turns: Sequence[Turn], busy: Sequence[Span]
+) -> Markup:
     steps = sum(len({call.step for call in turn.calls}) for turn in turns)
     pairs: list[tuple[str, object]] = [
         ("Turns", f"{sum(turn.number is not None for turn in turns):,}"),
         ("Steps", f"{steps:,}"),
         *figures.tiles(),
         ("Tool calls", f"{sum(len(turn.tools) for turn in turns):,}"),
-        ("Busy time", duration(sum(end - start for start, end in _busy(turns)))),
+        ("Busy time", duration(sum(end - start for start, end in busy))),
         ("File", size_text(log.file_bytes)),
     ]
     return tiles(pairs)
 
 
-def _timeline(turns: Sequence[_Turn]) -> Markup:
+def _timeline(turns: Sequence[Turn], busy: Sequence[Span]) -> Markup:
     timed = [turn for turn in turns if turn.span is not None]
     if not timed:
         return _section("Timeline", tag("p", "Nothing has a time.", class_="note"))
-    clock = _Clock(_busy(timed))
+    clock = Clock(busy)
     where = clock.spans
     keys = legend(
         ("wait", "waiting for the first token"),
@@ -330,7 +134,7 @@ def _timeline(turns: Sequence[_Turn]) -> Markup:
     ]
     calls_of_all = [call for turn in timed for call in turn.calls]
     rows = [
-        Lane("turns", [_alternating(where(_busy(timed)))], _count(timed, "turn")),
+        Lane("turns", [_alternating(where(busy))], _count(timed, "turn")),
         Lane("steps", [_alternating(where(steps))], _count(steps, "step")),
         Lane(
             "attempts",
@@ -360,11 +164,9 @@ def _timeline(turns: Sequence[_Turn]) -> Markup:
     return _section("Timeline", whole, _turn_chart(timed), _turn_table(timed))
 
 
-def _turn_chart(timed: Sequence[_Turn]) -> Markup:
-    chosen = sorted(timed, key=lambda turn: -turn.ms)[:MOST_TURNS]
-    shown = (
-        [turn for turn in timed if turn in chosen] if len(timed) > MOST_TURNS else timed
-    )
+def _turn_chart(timed: Sequence[Turn]) -> Markup:
+    longest = sorted(range(len(timed)), key=lambda place: -timed[place].ms)
+    shown = [timed[place] for place in sorted(longest[:MOST_TURNS])]
     rows = []
     for turn in shown:
         zero = turn.start or 0
@@ -398,7 +200,7 @@ def _turn_chart(timed: Sequence[_Turn]) -> Markup:
     return figure("Turn by turn", drawing, note=note)
 
 
-def _turn_table(timed: Sequence[_Turn]) -> Markup:
+def _turn_table(timed: Sequence[Turn]) -> Markup:
     titles = [
         "turn",
         "start",
@@ -410,7 +212,7 @@ def _turn_table(timed: Sequence[_Turn]) -> Markup:
         "#output",
     ]
 
-    def cells(turn: _Turn) -> list[object]:
+    def cells(turn: Turn) -> list[object]:
         outputs = [call.output for call in turn.calls if call.output is not None]
         return [
             turn.name,
@@ -423,13 +225,14 @@ def _turn_table(timed: Sequence[_Turn]) -> Markup:
             f"{sum(outputs):,}" if outputs else None,
         ]
 
-    data = table(titles, map(cells, timed), caption="Turns", most=MOST_ROWS)
+    shown = map(cells, timed[:MOST_ROWS])
+    data = table(titles, shown, caption="Turns", count=len(timed))
     return tag("details", tag("summary", "Table: turns"), data)
 
 
-def _rates(turns: Sequence[_Turn], attempts: Sequence[Call]) -> Markup:
+def _rates(busy: Sequence[Span], attempts: Sequence[Call]) -> Markup:
     """Return first tokens and output rates over the session."""
-    clock = _Clock(_busy(turns))
+    clock = Clock(busy)
     axis = Axis(clock.end, duration, is_time=True)
     first = [
         (clock.at(call.start_ms), float(call.ttft))
@@ -455,7 +258,7 @@ def _rates(turns: Sequence[_Turn], attempts: Sequence[Call]) -> Markup:
     )
 
 
-def _cadences(chosen: Sequence[Call], seen: _Seen, count: int) -> Markup | None:
+def _cadences(chosen: Sequence[Call], seen: Seen, count: int) -> Markup | None:
     if not chosen:
         return None
     figures = []
@@ -516,7 +319,7 @@ def _binned(
     return layers, ms, len(time), peak
 
 
-def _tool_section(turns: Sequence[_Turn]) -> Markup | None:
+def _tool_section(turns: Sequence[Turn]) -> Markup | None:
     found: dict[str, Distribution] = {}
     for turn in turns:
         for tool in turn.tools:
@@ -550,7 +353,7 @@ def _tool_section(turns: Sequence[_Turn]) -> Markup | None:
     return _section("Tools", chart)
 
 
-def _size_section(log: Log, seen: _Seen) -> Markup:
+def _size_section(log: Log, seen: Seen) -> Markup:
     sizes = [(str(kind), rows, size) for kind, (rows, size) in seen.sizes.items()]
     ordered = sorted(sizes, key=lambda item: (-item[2], item[0]))
     total = sum(size for _, _, size in ordered) or 1
@@ -612,65 +415,9 @@ def _tail_note(log: Log) -> Markup | None:
     return tag("p", " ".join(parts), class_="note") if parts else None
 
 
-class _Clock:
-    """Busy time: times of a log, with pauses cut short."""
-
-    def __init__(self, busy: Sequence[Span]) -> None:
-        total = sum(end - start for start, end in busy)
-        pause = total * min(_IDLE_SHARE, _ALL_IDLE_SHARE / max(len(busy), 1))
-        self.cuts: list[float] = []
-        self._parts: list[tuple[float, float, float]] = []
-        place = 0.0
-        last: float | None = None
-        for start, end in busy:
-            if last is not None:
-                gap = start - last
-                if gap > pause:
-                    self.cuts.append(place + pause / 2)
-                place += min(gap, pause)
-            self._parts.append((start, end, place))
-            place += end - start
-            last = end
-        self.end = place
-        self._starts = [start for start, _, _ in self._parts]
-
-    def at(self, time: float) -> float:
-        """Return where a time lies on the axis."""
-        if not self._parts:
-            return 0.0
-        index = bisect_right(self._starts, time)
-        start, end, place = self._parts[index - 1 if index else 0]
-        if time <= start:
-            return place
-        return place + (time if time < end else end) - start
-
-    def spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Return where stretches of time lie; of many, those that no eye can part are one."""
-        if len(spans) > _MOST_SPANS:
-            spans = joined(spans, self.end / _MOST_SPANS)
-        return [(self.at(start), self.at(end)) for start, end in spans]
-
-
-def _busy(turns: Iterable[_Turn]) -> list[Span]:
-    """Return the time of turns, overlapping ones joined."""
-    return joined([turn.span for turn in turns if turn.span is not None], 0)
-
-
 def _alternating(spans: Sequence[Span]) -> list[tuple[str, Sequence[Span]]]:
     """Return stretches in two shades, so that neighbours are told apart."""
     return [("c", spans[::2]), ("e", spans[1::2])]
-
-
-def _call_span(call: Call) -> Span | None:
-    start, end = call.start_ms, call.end_ms
-    if start is not None and end is not None and start <= end:
-        return start, end
-    times = [
-        time
-        for time in (call.start_ms, call.first_token_ms, call.end_ms)
-        if time is not None
-    ]
-    return (min(times), max(times)) if times else None
 
 
 def _tokens_span(call: Call) -> int:

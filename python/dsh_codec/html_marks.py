@@ -70,7 +70,8 @@ def table(
     rows: Iterable[Sequence[object]],
     *,
     caption: str | None = None,
-    most: int = 200,
+    most: int = 500,
+    count: int | None = None,
 ) -> Markup:
     """Return a table in a box that scrolls.
 
@@ -79,6 +80,7 @@ def table(
         rows: Cells.
         caption: What the table shows.
         most: Rows that are shown; the number of the others is told.
+        count: Rows that there are, if only those to be shown are given.
     """
     classes = ["figure" if title.startswith("#") else None for title in titles]
     head = [
@@ -87,16 +89,16 @@ def table(
     ]
     starts = ['<td class="figure">' if kind else "<td>" for kind in classes]
     lines: list[Markup] = []
-    left = 0
-    for cells in rows:
-        if len(lines) == most:
-            left += 1
+    given = 0
+    for given, cells in enumerate(rows, 1):
+        if given > most:
             continue
         parts = [
             f"{start}{_inner('-' if cell is None else cell)}</td>"
             for cell, start in zip(cells, starts, strict=True)
         ]
         lines.append(Markup(f"<tr>{''.join(parts)}</tr>"))
+    left = (given if count is None else count) - len(lines)
     return tag(
         "div",
         tag(

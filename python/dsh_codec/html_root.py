@@ -130,7 +130,8 @@ def _session_table(entries: Sequence[_Entry]) -> Markup:
         ]
 
     note = "The largest first; ? says that some calls do not tell their tokens."
-    data = table(titles, map(cells, ordered), caption=note, most=MOST_SESSIONS)
+    rows = map(cells, ordered[:MOST_SESSIONS])
+    data = table(titles, rows, caption=note, count=len(ordered))
     return tag("section", tag("h2", "Sessions"), data)
 
 
