@@ -40,7 +40,8 @@ def bench_report(compare: Comparison, logs: Logs) -> None:
         Contender("check at level full", check, "sound"),
         Contender("native", report, True, view=lambda text: calls in text),
     ]
-    _add_line(compare, "report of 50 MB", contenders, "CPU", len(page.encode()))
+    operation = "report of 50 MB, in one process"
+    _add_line(compare, operation, contenders, "CPU", len(page.encode()))
 
 
 def bench_report_command(
@@ -72,7 +73,7 @@ def bench_report_command(
         Contender("native", report, True, view=lambda text: text.endswith("</html>\n")),
     ]
     operation = "dsh-codec report of 50 MB"
-    _add_line(compare, operation, contenders, "child CPU", page_bytes)
+    _add_line(compare, operation, contenders, "child CPU", page_bytes, MOST_CHECKS)
 
 
 def _add_line(
@@ -81,6 +82,7 @@ def _add_line(
     contenders: list[Contender],
     clock: Clock,
     page_bytes: int,
+    floor: float | None = None,
 ) -> None:
     check, report = compare.measure(operation, contenders, clock=clock)
     pairs = zip(report.seconds, check.seconds, strict=True)
@@ -90,4 +92,4 @@ def _add_line(
         f"page {page_bytes / 1e3:,.0f} kB"
     )
     peer = contenders[0].name
-    compare.line(Line(operation, peer, value, MOST_CHECKS, None, "x", "less", detail))
+    compare.line(Line(operation, peer, value, floor, None, "x", "less", detail))

@@ -354,6 +354,7 @@ def test_terminal_gets_colours_and_tables() -> None:
         (["timing", "--json"], "reading"),
         (["search", "--fixed", "a"], "reading"),
         (["migrate", "--dry-run"], "migrating"),
+        (["report", "--tz", "UTC"], "reading"),
     ],
 )
 def test_progress_is_for_whoever_looks_at_the_errors(

@@ -147,6 +147,17 @@ def byte_progress(
         yield show
 
 
+@contextmanager
+def count_progress(what: str) -> Generator[Callable[[int, int], None] | None]:
+    """Give a function that shows how many of how many are done, where it is seen."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with _bar() as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, count: bar.update(task, completed=done, total=count)
+
+
 def _is_bar_seen(*, is_json: bool) -> bool:
     # JSON is written past the console: on the same terminal it would cross the bar.
     return sys.stderr.isatty() and not (is_json and sys.stdout.isatty())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsh_codec.commands import PATH, compression_option
+from dsh_codec.commands_output import count_progress
 from dsh_codec.errors import DshCodecError
 from dsh_codec.html_report import html_report
 
@@ -50,7 +51,14 @@ def report(
     if out is not None:
         _require_no_other_file(out)
     try:
-        page = html_report(place, content=content, tz=zone, compression=compression)
+        with count_progress("reading") as progress:
+            page = html_report(
+                place,
+                content=content,
+                tz=zone,
+                compression=compression,
+                progress=progress,
+            )
     except DshCodecError:
         raise  # Some of them are a ValueError, too.
     except ValueError as error:

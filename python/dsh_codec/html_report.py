@@ -11,6 +11,7 @@ from dsh_codec.log import Log, open as open_log
 from dsh_codec.source import is_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import tzinfo
 
     from dsh_codec._types import Compression
@@ -24,6 +25,7 @@ def html_report(
     content: bool = False,
     tz: tzinfo | str = "UTC",
     compression: Compression | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> str:
     """Return a page that shows a log, or the sessions under a root.
 
@@ -33,6 +35,7 @@ def html_report(
             said is ever on a page.
         tz: Time zone of the days on the page of a root, see `usage`.
         compression: Decides where both encodings of a generation are present.
+        progress: Called, for a root, with the sessions that were read and how many there are.
 
     Returns:
         HTML with inline style and SVG. It loads nothing and holds no script; a policy in it
@@ -65,6 +68,6 @@ def html_report(
         if not is_session:
             from dsh_codec.html_root import root_page
 
-            return root_page(os.fspath(place), sessions, tz=tz)
+            return root_page(os.fspath(place), sessions, tz=tz, progress=progress)
     with open_log(place, compression=compression) as log:
         return html_report(log, content=content)

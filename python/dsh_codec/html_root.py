@@ -18,7 +18,7 @@ from dsh_codec.report import size_text, time_text
 from dsh_codec.usage import usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import tzinfo
 
     from dsh_codec.calls import Call
@@ -40,8 +40,14 @@ class _Entry:
         self.tokens.add(found)
 
 
-def root_page(root: str, sessions: Sequence[Session], *, tz: tzinfo | str) -> str:
-    """Return the page of a root.
+def root_page(
+    root: str,
+    sessions: Sequence[Session],
+    *,
+    tz: tzinfo | str,
+    progress: Callable[[int, int], object] | None = None,
+) -> str:
+    """Return the page of a root, see `html_report`.
 
     Raises:
         OSError: A file is not there any more.
@@ -50,10 +56,13 @@ def root_page(root: str, sessions: Sequence[Session], *, tz: tzinfo | str) -> st
     entries = []
     errors = [session for session in sessions if session.error is not None]
     sound = [session for session in sessions if session.error is None]
-    for session in sound:
+    days = _days(sound, tz)
+    for number, session in enumerate(sound, 1):
         readings = calls(session, tools=False)
         own = [call for call in readings if call.own]
         errors += readings.errors
+        if progress is not None:
+            progress(number, len(sound))
         if readings.errors:
             continue
         entries.append(_Entry(session, own))
@@ -73,7 +82,7 @@ def root_page(root: str, sessions: Sequence[Session], *, tz: tzinfo | str) -> st
                 ("Stored", size_text(size)),
             ]
         ),
-        _days(sound, tz),
+        days,
         figures.models(),
         figures.speed(),
         _session_table(entries),
