@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -202,3 +203,15 @@ def test_demo_logs_are_sound(path: Path) -> None:
     assert json.loads(json.dumps(report.to_dict()))["event_count"] == report.event_count
     assert report.text().count("\n") == 0
     assert report.text(verbose=True).startswith(report.text())
+
+
+def test_reports_are_compared_without_their_errors() -> None:
+    """Two checks raise two errors that say the same; the reports are equal all the same."""
+    one, other = (dsh.check(b"{\n") for _ in range(2))
+    assert one.error is not other.error
+    assert one == other
+    assert (one != other) is False
+    assert hash(one) == hash(other)
+    assert one != dsh.check(PLAIN)
+    assert one != tuple(one)
+    assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 - made here

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsh_codec._backend import kernel
@@ -312,7 +311,7 @@ def _judge(log: Log, request: _Request, scan_log: Callable[[], FileScan]) -> Rep
     )
     try:
         scan = scan_log()
-        report = replace(report, scan=scan, findings=tuple(_notes(scan)))
+        report = report._replace(scan=scan, findings=tuple(_notes(scan)))
         faults = _check_rules(log, scan, level, request.limits)
     except (DshCodecError, OSError) as error:
         return _refused(report, status_of(error), error)
@@ -333,7 +332,7 @@ def _refused(
     """Return the report of a log that is refused, first of all for `error`."""
     findings = (*map(Finding.of, (error, *more)), *report.findings)
     path = report.path or getattr(error, "path", None)
-    return replace(report, path=path, status=status, findings=findings, error=error)
+    return report._replace(path=path, status=status, findings=findings, error=error)
 
 
 def _scan(log: Log, level: Level, limits: dict[str, int]) -> FileScan:

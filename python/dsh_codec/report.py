@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from dsh_codec.errors import DshCodecError
@@ -50,7 +48,6 @@ _NUMBERS: Final = (
     "first_time",
     "last_time",
 )
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_FAULTS: Final = 10
 
 
@@ -103,8 +100,7 @@ class Finding(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What `check` found out about one log.
 
     Attributes:
@@ -129,7 +125,19 @@ class Report:
     compression: Compression | None = None
     scan: FileScan | None = None
     findings: tuple[Finding, ...] = ()
-    error: Exception | None = field(default=None, compare=False)
+    error: Exception | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Compare everything but `error`: `findings` says what it says."""
+        return isinstance(other, Report) and self[:-1] == other[:-1]
+
+    def __ne__(self, other: object) -> bool:
+        """Return the opposite of `==`."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Return a hash of what `==` compares."""
+        return hash(self[:-1])
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: the status and what was found first."""
@@ -241,8 +249,11 @@ class Report:
 
 def time_text(time_ms: int) -> str:
     """Return a time in milliseconds since the Unix epoch as UTC text."""
+    # A check needs it only for details.
+    from datetime import UTC, datetime, timedelta
+
     try:
-        moment = _EPOCH + timedelta(milliseconds=time_ms)
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
     except OverflowError:
         return f"{time_ms} ms"
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
