@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsh_codec.report import amounts, time_text
-from dsh_codec.values import is_number
+from dsh_codec.values import is_safe_integer
 
 if TYPE_CHECKING:
     from dsh_codec._types import FileScan, Header
@@ -165,8 +165,8 @@ def summarize(log: Log) -> Summary:
         usage = attempt.usage or {}
         for name, key in _USAGE_KEYS.items():
             value = usage.get(key)
-            if is_number(value):
-                sums[name] = int((sums[name] or 0) + value)
+            if is_safe_integer(value) and value >= 0:
+                sums[name] = (sums[name] or 0) + int(value)
             else:
                 unknown[name] += 1
     totals = UsageTotals(**sums, unknown=unknown)
