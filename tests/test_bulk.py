@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +18,6 @@ from dsh_codec.errors import (
     LimitExceededError,
     RowError,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEADER = (
     b'{"type":"session","version":4,"id":"s","createdAt":1,"isSeeded":false,'
@@ -296,6 +296,40 @@ def test_threads_are_at_least_one(kernel, tmp_path, threads):
     path.write_bytes(HEADER)
     with pytest.raises(ValueError, match="threads"):
         kernel.check_file(path, threads=threads)
+
+
+PEAK = """
+import sys
+from dsh_codec import _native as kernel
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line[:5] == "VmHWM")
+before = peak()
+scan = kernel.check_file(sys.argv[1], level=sys.argv[2])
+assert scan.scan.event_count == 1, scan
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the peak is read from /proc"
+)
+@pytest.mark.parametrize("level", ["scan", "full"])
+@pytest.mark.parametrize(
+    "values",
+    ["[" * 900 + "]" * 900, "[]", "[0]", '0,""', '{"":{}}', '{"":0}'],
+    ids=["nested", "empty", "one", "mixed", "objects", "members"],
+)
+def test_memory_of_a_row_of_small_values(tmp_path, values, level):
+    """Issue 3: 2.5 times the longest row and 16 MiB; native: the values of Python are larger."""
+    many = ",".join([values] * (20_000_000 // (len(values) + 1)))
+    row = f'{{"type":"todo/write","seq":0,"time":1,"data":{{"x":[{many}]}}}}\n'.encode()
+    path = tmp_path / "log"
+    path.write_bytes(HEADER + row)
+    command = [sys.executable, "-c", PEAK, str(path), level]
+    run = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)  # noqa: S603
+    assert int(run.stdout) < len(row) * 2.5 + (16 << 20)
 
 
 @pytest.mark.slow

@@ -97,14 +97,30 @@ struct Buffers {
     frames: FrameBuffers,
 }
 
-/// Room for frames: a decompression context and plaintext.
+/// Room for frames, a decompression context and plaintext, and for rows.
 #[derive(Default)]
 struct FrameBuffers {
     reader: Option<FrameReader>,
     plain: Vec<u8>,
+    scanner: Option<Box<RowScanner>>,
 }
 
 impl FrameBuffers {
+    /// A scanner at the start of a text; it is given back with [`FrameBuffers::keep`].
+    fn scanner(&mut self, options: ScanOptions, level: Level) -> Box<RowScanner> {
+        match self.scanner.take() {
+            Some(mut scanner) => {
+                scanner.restart(options, level);
+                scanner
+            }
+            None => Box::new(RowScanner::at_level(options, level)),
+        }
+    }
+
+    fn keep(&mut self, scanner: Box<RowScanner>) {
+        self.scanner = Some(scanner);
+    }
+
     /// A reader at the start of a file, and room for its plaintext. All files have the same limit.
     fn start(&mut self, max_frame_plain_bytes: u64) -> Result<(&mut FrameReader, &mut [u8])> {
         grow(&mut self.plain, MAX_PIECE_BYTES);
@@ -577,14 +593,21 @@ fn check(
     if is_zstandard {
         check_frames(source, options, level, buffers, work)
     } else {
-        check_plain(source, options, level)
+        check_plain(source, options, level, buffers)
     }
 }
 
-fn check_plain(source: &mut impl Source, options: ScanOptions, level: Level) -> Result<FileScan> {
-    let mut scanner = RowScanner::at_level(options, level);
+fn check_plain(
+    source: &mut impl Source,
+    options: ScanOptions,
+    level: Level,
+    buffers: &mut FrameBuffers,
+) -> Result<FileScan> {
+    let mut scanner = buffers.scanner(options, level);
     source.read(0, source.len(), &mut |bytes| scanner.feed(bytes, &mut |_| {}))?;
-    plain_scan(&mut scanner, source.len())
+    let scan = plain_scan(&mut scanner, source.len());
+    buffers.keep(scanner);
+    scan
 }
 
 /// Ends the scan of a plain log.
@@ -616,7 +639,7 @@ fn check_frames(
     let frames = source.scan_frames(&mut structure, &mut Vec::new())?;
     let torn_start = structure.finish();
 
-    let mut scanner = RowScanner::at_level(options, level);
+    let mut scanner = buffers.scanner(options, level);
     let (reader, piece) = buffers.start(options.limits.max_frame_plain_bytes)?;
     source.read(0, frames.end, &mut |bytes| {
         read_pieces(reader, bytes, piece, &mut |plain, frame, last| {
@@ -644,6 +667,7 @@ fn check_frames(
         feed_torn_frame(source, start, &mut scanner, piece, work)?;
     }
     let scan = scanner.finish()?;
+    buffers.keep(scanner);
     let recovered_count = scan.totals.event_count - before;
     Ok(FileScan {
         scan,

@@ -25,7 +25,7 @@ use pyo3::types::{PyList, PyString, PyTuple, PyType};
 
 use crate::buffer::InputBytes;
 use crate::errors::{KernelError, KernelResult};
-use crate::row::{Generation, class, scan_options, scan_tuple};
+use crate::row::{Generation, class, named_tuple, scan_options, scan_tuple};
 
 /// Time between two looks at signals.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ fn file_tuple<'py>(py: Python<'py>, file: &core::FileScan) -> KernelResult<Bound
         Compression::None => "none",
         Compression::Zstd => "zstd",
     };
-    Ok(class(py, &CLASS, "FileScan")?.call1((
+    let fields = (
         scan_tuple(py, &file.scan)?,
         compression,
         file.file_bytes,
@@ -58,7 +58,8 @@ fn file_tuple<'py>(py: Python<'py>, file: &core::FileScan) -> KernelResult<Bound
         file.recovered_count,
         PyTuple::new(py, findings)?,
         file.scan.findings.count,
-    ))?)
+    );
+    Ok(named_tuple(&class(py, &CLASS, "FileScan")?, fields)?)
 }
 
 fn parse_level(level: &str) -> PyResult<Level> {

@@ -76,7 +76,7 @@ impl Input {
                 text.truncate(from + end + 1);
                 return Ok(Some(!std::mem::take(&mut self.is_inside_row)));
             }
-            if text.len() >= plan.max_part_bytes {
+            if self.is_inside_row || text.len() >= plan.max_part_bytes {
                 self.is_inside_row = true;
                 return Ok(Some(false));
             }

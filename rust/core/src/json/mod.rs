@@ -6,6 +6,7 @@
 
 mod arrays;
 mod blocks;
+mod lazy;
 pub mod number;
 mod reader;
 mod sink;

@@ -5,7 +5,7 @@ mod part;
 pub(crate) use part::Part;
 
 use super::envelope::{self, Envelope};
-use super::header::{CURRENT_GENERATION, Header, parse_header, syntax_error};
+use super::header::{CURRENT_GENERATION, Header, read_header, syntax_error};
 use super::quick::{self, ChunkRow};
 use super::seq_ranges::{SeqCodec, decode_seqs};
 use super::{admission, packed, third};
@@ -194,6 +194,15 @@ impl RowScanner {
         }
     }
 
+    /// Starts again with another text, in the room that the last one took.
+    pub(crate) fn restart(&mut self, options: ScanOptions, level: Level) {
+        self.clear();
+        self.header = None;
+        self.rules = None;
+        self.options = options;
+        self.level = level;
+    }
+
     /// Forgets what was scanned, but for the header and its rules; room is kept.
     fn clear(&mut self) {
         self.carry.clear();
@@ -335,7 +344,8 @@ impl RowScanner {
             };
             self.check_len(end + 1)?;
             let line = bytes.get(..=end).unwrap_or_default();
-            let header = parse_header(line, self.options.generation, &self.options.limits)?;
+            let limits = self.options.limits;
+            let header = read_header(line, self.options.generation, &limits, &mut self.tape)?;
             let has_rules = self.level > Level::Scan && header.generation == CURRENT_GENERATION;
             self.rules = has_rules.then(|| RuleCheck::new(&header, self.level));
             self.header = Some(header);
