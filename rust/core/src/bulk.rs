@@ -9,7 +9,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -85,6 +85,17 @@ impl Work {
             Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into())
         } else {
             Ok(())
+        }
+    }
+}
+
+/// Tells the others if a thread panics, which then wait for it no longer.
+struct OnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            (self.0)();
         }
     }
 }
@@ -422,11 +433,16 @@ impl<'w> Crew<'w> {
         self.lock().shared.retain(|other| !Arc::ptr_eq(other, parts));
     }
 
+    /// Says that a thread shares no more files.
+    fn leave(&self, state: &mut CrewState<'w>) {
+        state.busy -= 1;
+        self.change.notify_all();
+    }
+
     /// Helps with large files until all files are done.
     fn help(&self) {
         let mut state = self.lock();
-        state.busy -= 1;
-        self.change.notify_all();
+        self.leave(&mut state);
         loop {
             if let Some(parts) = state.shared.last().cloned() {
                 drop(state);
@@ -480,7 +496,7 @@ fn check_all<P: AsRef<Path> + Sync>(
 ) -> Result<ManyScans> {
     let work = Work::default();
     let next = AtomicUsize::new(0);
-    let scans = Mutex::new(Vec::with_capacity(paths.len()));
+    let scans: Vec<OnceLock<Result<FileScan>>> = paths.iter().map(|_| OnceLock::new()).collect();
     // More threads than that would find nothing to do.
     let threads = if paths.is_empty() {
         0
@@ -493,24 +509,27 @@ fn check_all<P: AsRef<Path> + Sync>(
     let together: Option<&(dyn Fn(File, u64) -> Result<FileScan> + Sync)> = (threads > 1).then_some(&share);
     let run = || {
         let mut buffers = Buffers::default();
+        let alarm = OnPanic(|| crew.leave(&mut crew.lock()));
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(path) = paths.get(index).filter(|_| !work.is_cancelled()) else {
+            let (Some(path), Some(place), false) = (paths.get(index), scans.get(index), work.is_cancelled())
+            else {
                 break;
             };
             let path = path.as_ref();
-            let scan = check_path(
-                path,
-                options,
-                level,
-                &plan,
-                &mut buffers,
-                &work,
-                together.map(|t| t as _),
-            );
-            let mut scans = scans.lock().unwrap_or_else(PoisonError::into_inner);
-            scans.push((index, scan));
+            place.get_or_init(|| {
+                check_path(
+                    path,
+                    options,
+                    level,
+                    &plan,
+                    &mut buffers,
+                    &work,
+                    together.map(|together| together as _),
+                )
+            });
         }
+        drop(alarm);
         crew.help();
     };
     thread::scope(|scope| {
@@ -542,9 +561,8 @@ fn check_all<P: AsRef<Path> + Sync>(
         }
         Ok::<_, Error>(())
     })?;
-    let mut scans = scans.into_inner().unwrap_or_else(PoisonError::into_inner);
-    scans.sort_unstable_by_key(|&(index, _)| index);
-    let results = (!work.is_cancelled()).then(|| scans.into_iter().map(|(_, scan)| scan).collect());
+    let results =
+        (!work.is_cancelled()).then(|| scans.into_iter().filter_map(OnceLock::into_inner).collect());
     Ok(ManyScans {
         results,
         done_bytes: work.done_bytes(),

@@ -10,7 +10,7 @@ use std::io::{Read, Seek};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{FileScan, Work, plain_scan};
+use super::{FileScan, OnPanic, Work, plain_scan};
 use crate::error::{Error, Result};
 use crate::row::{Header, Part, RowScanner, ScanOptions};
 use crate::rules::Level;
@@ -202,6 +202,10 @@ impl<'w> Parts<'w> {
         let Some(header) = &self.header else {
             return;
         };
+        let _alarm = OnPanic(|| {
+            lock(&self.turns).failure = Some(std::io::Error::other("a thread of the check broke off").into());
+            self.change.notify_all();
+        });
         let user = self.users.fetch_add(1, Ordering::Relaxed);
         let mut scanner = RowScanner::for_parts(header.clone(), self.options, self.level);
         while let Some(mut room) = self.take_room(user) {

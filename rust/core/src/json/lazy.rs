@@ -62,6 +62,7 @@ pub(super) fn next_start(bytes: &[u8], at: usize) -> usize {
 }
 
 /// Whether every number is finite and not −0. Spec 10 §1.2.
+#[inline(never)]
 pub(super) fn is_lossless(bytes: &[u8]) -> bool {
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
@@ -194,7 +195,7 @@ mod tests {
     fn what_is_not_on_the_tape_reads_the_same() {
         let mut chance = Chance(0x1a2);
         let mut lazy_rows = 0;
-        for case in 0..3_000 {
+        for case in 0..1_500 {
             let mut text = String::new();
             for start in [r#"{"a":"#, r#","data":{"x":"#, r#","a":"#, r#"},"y":"#] {
                 text.push_str(start);
@@ -211,13 +212,13 @@ mod tests {
             assert_eq!(lean.may_be_retired(), whole.may_be_retired());
             lazy_rows += usize::from(lean.is_lean());
         }
-        assert!(lazy_rows > 500, "{lazy_rows}");
+        assert!(lazy_rows > 300, "{lazy_rows}");
     }
 
     #[test]
     fn faults_are_the_same_without_room() {
         let mut chance = Chance(0x1a3);
-        for _ in 0..3_000 {
+        for _ in 0..1_500 {
             let mut text = String::from("[0,");
             value(&mut chance, 4, &mut text);
             text.push(']');

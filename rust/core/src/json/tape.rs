@@ -61,7 +61,7 @@ const BYTES_PER_WORD: usize = 8;
 /// Reusable storage for one parsed value.
 pub struct Tape {
     words: Vec<Word>,
-    /// Words that the tape may have: for a row, whatever its length, and now.
+    /// Words that the tape may have, for a row and now, whatever its length.
     row_words: usize,
     max_words: usize,
     /// Whether the tape had no room for a word.
@@ -304,18 +304,24 @@ impl Tape {
     /// Adds a word for bytes at some place of the row.
     #[inline(always)]
     fn push_word(&mut self, word: Word, at: usize) -> Flow {
-        if self.words.len() >= self.max_words {
-            self.allow_more(at)?;
+        if self.words.len() == self.words.capacity() {
+            self.make_room(at)?;
         }
         self.words.push(word);
         Ok(())
     }
 
+    /// Makes room for more words, as many as there are but no more than are allowed.
     #[cold]
-    fn allow_more(&mut self, at: usize) -> Flow {
-        self.max_words = self.row_words + at / BYTES_PER_WORD;
-        self.is_full = self.words.len() >= self.max_words;
-        if self.is_full { Err(Stopped) } else { Ok(()) }
+    fn make_room(&mut self, at: usize) -> Flow {
+        let len = self.words.len();
+        let allowed = self.max_words.saturating_add(at / BYTES_PER_WORD);
+        self.is_full = len >= allowed;
+        if self.is_full {
+            return Err(Stopped);
+        }
+        self.words.reserve_exact((allowed - len).min(len.max(64)));
+        Ok(())
     }
 
     #[inline(always)]
@@ -340,18 +346,6 @@ impl Tape {
     #[inline]
     fn end(&mut self, end: usize) -> Flow {
         let start = self.open.pop().ok_or(Stopped)?;
-        if start as usize + 1 == self.words.len()
-            && let Some(word) = self.words.last_mut()
-        {
-            // There is nothing in it.
-            word.tag = if word.tag == Tag::Array {
-                Tag::LazyArray
-            } else {
-                Tag::LazyObject
-            };
-            word.b = u32::try_from(end).map_err(|_| Stopped)?;
-            return Ok(());
-        }
         self.push(Tag::Close, end, 0, false, false)?;
         let behind = u32::try_from(self.words.len()).map_err(|_| Stopped)?;
         if let Some(word) = self.words.get_mut(start as usize) {
@@ -413,6 +407,16 @@ impl Sink for Tape {
     #[inline(always)]
     fn end_object(&mut self, end: usize) -> Flow {
         self.end(end)
+    }
+
+    #[inline(always)]
+    fn empty_array(&mut self, start: usize, end: usize) -> Flow {
+        self.push(Tag::LazyArray, start, end, false, false)
+    }
+
+    #[inline(always)]
+    fn empty_object(&mut self, start: usize, end: usize) -> Flow {
+        self.push(Tag::LazyObject, start, end, false, false)
     }
 
     #[inline(always)]
@@ -530,6 +534,16 @@ impl Sink for Lean<'_> {
     #[inline(always)]
     fn end_object(&mut self, end: usize) -> Flow {
         self.ends(Tag::LazyObject, end)
+    }
+
+    #[inline(always)]
+    fn empty_array(&mut self, start: usize, end: usize) -> Flow {
+        self.put(|tape| tape.empty_array(start, end))
+    }
+
+    #[inline(always)]
+    fn empty_object(&mut self, start: usize, end: usize) -> Flow {
+        self.put(|tape| tape.empty_object(start, end))
     }
 
     #[inline(always)]
@@ -860,6 +874,7 @@ impl<'a> Node<'a> {
     }
 
     /// The value that starts at a byte and has no word of its own, and the byte behind it.
+    #[inline(never)]
     fn value_at(&self, start: usize, end: usize) -> Option<(Self, usize)> {
         let bytes = self.bytes.get(..end)?;
         let word = |tag, a: usize, b: usize| {
@@ -903,6 +918,15 @@ impl<'a> Node<'a> {
         Some((self.lone(word), behind))
     }
 
+    /// The next element of an array of which only the bytes are known.
+    #[inline(never)]
+    fn take_element(&self, at: &mut usize, end: usize) -> Option<Self> {
+        let bytes = self.bytes.get(..end)?;
+        let (node, behind) = self.value_at(lazy::next_start(bytes, *at), end)?;
+        *at = behind;
+        Some(node)
+    }
+
     /// Elements of an array, packed or not; none for any other value.
     #[inline]
     pub fn elements(&self) -> Elements<'a> {
@@ -919,7 +943,8 @@ impl<'a> Node<'a> {
                 at: self.word.a as usize + 1,
                 end: self.word.b as usize - 1,
             },
-            Tag::LazyArray => {
+            // More than the two brackets.
+            Tag::LazyArray if self.word.b - self.word.a > 2 => {
                 let (at, end) = self.inside();
                 Next::Bytes { at, end }
             }
@@ -933,7 +958,8 @@ impl<'a> Node<'a> {
     pub fn members(&self) -> Members<'a> {
         let (at, end) = match self.word.tag {
             Tag::Object => (self.at.wrapping_add(1), (self.word.b as usize).wrapping_sub(1)),
-            Tag::LazyObject => self.inside(),
+            // Words would end before they start.
+            Tag::LazyObject => (self.inside().0, 0),
             _ => (0, 0),
         };
         Members {
@@ -1056,12 +1082,7 @@ impl<'a> Iterator for Elements<'a> {
                     },
                 }))
             }
-            Next::Bytes { at, end } => {
-                let bytes = array.bytes.get(..*end)?;
-                let (node, behind) = array.value_at(lazy::next_start(bytes, *at), *end)?;
-                *at = behind;
-                Some(node)
-            }
+            Next::Bytes { at, end } => array.take_element(at, *end),
         }
     }
 }
@@ -1077,7 +1098,7 @@ pub struct Members<'a> {
 impl<'a> Members<'a> {
     #[inline(never)]
     fn next_of_bytes(&mut self) -> Option<(Node<'a>, Node<'a>)> {
-        let (object, end) = (self.object, self.end);
+        let (object, (_, end)) = (self.object, self.object.inside());
         let bytes = object.bytes.get(..end)?;
         let (key, behind) = object.value_at(lazy::next_start(bytes, self.at), end)?;
         let (value, behind) = object.value_at(lazy::next_start(bytes, behind), end)?;
@@ -1092,10 +1113,11 @@ impl<'a> Iterator for Members<'a> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.end {
-            return None;
-        }
-        if self.object.word.tag == Tag::LazyObject {
-            return self.next_of_bytes();
+            return if self.object.word.tag == Tag::LazyObject {
+                self.next_of_bytes()
+            } else {
+                None
+            };
         }
         let key = self.object.at_word(self.at);
         let value = self.object.at_word(self.at + 1);
