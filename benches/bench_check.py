@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from compare import Comparison
     from data import Logs
     from peers import Totals
-
-THREADS = ("threads", "thread_count", "workers")
 
 
 def totals(found: Any) -> Totals:
@@ -157,13 +157,24 @@ def bench_v0(
     )
 
 
+def read_each(paths: list[Path]) -> int:
+    """Read files into one buffer with the fewest calls and return their size."""
+    buffer = [bytearray(PIECE_BYTES)]
+    total = 0
+    for path in map(str, paths):
+        file = os.open(path, os.O_RDONLY)
+        total += os.readv(file, buffer)
+        os.close(file)
+    return total
+
+
 @pytest.mark.parametrize(("policy", "floor", "aim"), [(None, 5, 8), ("window", 2.5, 4)])
 def bench_many(
     compare: Comparison, logs: Logs, policy: str | None, floor: float, aim: float
 ) -> None:
     paths = logs.many(policy)
     expected = check_files(paths, is_zstd=policy is not None)
-    name = f"check {len(paths):,} small logs, {'zstd' if policy else 'plain'}"
+    kind = "zstd" if policy else "plain"
     peer = Contender(
         "orjson loop",
         lambda: check_files(paths, is_zstd=policy is not None),
@@ -171,45 +182,49 @@ def bench_many(
         floor,
         aim,
     )
-    run: Callable[[], Any] = lambda: list(map(kernel.check_file, paths))  # noqa: E731
-    if check_many := getattr(kernel, "check_many", None):
-        name += ", one call"
-        run = lambda: check_many(paths)  # noqa: E731
-    else:
-        name += ", a call each"
     size = sum(path.stat().st_size for path in paths)
+    contenders = [peer]
+    if policy is None:
+        # The limit: the system, without a look at any byte.
+        contenders.append(
+            Contender("open and read each", lambda: read_each(paths), size)
+        )
     compare(
-        name,
-        [peer],
-        Contender("native", run, expected, view=sum_of),
+        f"check {len(paths):,} small logs, {kind}, one call",
+        contenders,
+        Contender("native", lambda: kernel.check_many(paths), expected, view=sum_of),
         size=size,
         rows=expected[0],
     )
 
 
-def bench_threads(compare: Comparison, logs: Logs) -> None:
-    """The same on two threads."""
-    operation, peer = "check v4 plain on two threads", "one thread"
+@pytest.mark.parametrize("level", ["scan", "read"])
+def bench_threads(compare: Comparison, logs: Logs, level: Any) -> None:
+    """The same file on two threads."""
     path = logs.large()
-    doors: dict[str, Any] = {"check_many": [path], "check_file": path}
-    for name, argument in doors.items():
-        door = getattr(kernel, name, None)
-        threads = parameter(door, THREADS)
-        if door is None or threads is None:
-            continue
-        one, two = (partial(door, argument, **{threads: n}) for n in (1, 2))
-        expected = expected_totals(path.read_bytes())
-        view = sum_of if name == "check_many" else totals
-        compare(
-            operation,
-            [Contender(peer, one, expected, 1.6, 1.9, view)],
-            Contender("native", two, expected, view=view),
-            clock="wall",
-            size=path.stat().st_size,
-            rows=expected[0],
-        )
-        return
-    compare.not_built(operation, peer, 1.6, 1.9, "argument for threads")
+    expected = expected_totals(path.read_bytes())
+    one, two = (
+        partial(kernel.check_file, path, level=level, threads=n) for n in (1, 2)
+    )
+
+    def both() -> Totals:
+        """Check the file twice at once: what two processors can do."""
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(lambda _: one(), range(2))
+        assert totals(first) == totals(second)
+        return totals(first)
+
+    compare(
+        f"check v4 plain on two threads, level {level}",
+        [
+            Contender("one thread", one, expected, 1.6, 1.9, totals),
+            Contender("twice at once, a thread each", both, expected),
+        ],
+        Contender("native", two, expected, view=totals),
+        clock="wall",
+        size=path.stat().st_size,
+        rows=expected[0],
+    )
 
 
 def bench_levels(compare: Comparison, logs: Logs) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compare import Line, run_child
+from data import hard_rows
 from peers import decoded
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ MIB = 1 << 20
 BASE_BYTES = 16 * MIB
 WINDOW_BYTES = 2 * MIB
 ONE_ROW_BYTES = 160_000_000
+HARD_ROW_BYTES = 60_000_000
 PEAK = """
 import sys
 def peak():
@@ -88,6 +90,30 @@ def bench_check(compare: Comparison, logs: Logs, case: str) -> None:
             unit="MiB more",
             better="less",
             detail=f"longest row {max(map(len, lines)) / MIB:.2f} MiB",
+        )
+    )
+
+
+@pytest.mark.parametrize("name", ["nesting", "one-element arrays", "one-member runs"])
+def bench_hard_row(compare: Comparison, tmp_path: Path, name: str) -> None:
+    """The same for rows of many small values, of which nothing may be kept for each."""
+    path = tmp_path / "log"
+    size = 20_000 if compare.small else HARD_ROW_BYTES
+    path.write_bytes(hard_rows(size)[name])
+    row = path.stat().st_size
+    limit = BASE_BYTES + 2.5 * row
+    (bare,) = numbers(PEAK + "print(peak())")
+    peak, events = numbers(PEAK + CHECK, str(path))
+    assert events == 1
+    compare.line(
+        Line(
+            f"peak memory, check of a row of 60 MB: {name}",
+            "bare interpreter",
+            (peak - bare) / MIB,
+            limit / MIB,
+            unit="MiB more",
+            better="less",
+            detail=f"longest row {row / MIB:.2f} MiB",
         )
     )
 

@@ -25,7 +25,7 @@ use pyo3::types::{PyList, PyString, PyTuple, PyType};
 
 use crate::buffer::InputBytes;
 use crate::errors::{KernelError, KernelResult};
-use crate::row::{Generation, class, scan_options, scan_tuple};
+use crate::row::{Generation, class, named_tuple, scan_options, scan_tuple};
 
 /// Time between two looks at signals.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ fn file_tuple<'py>(py: Python<'py>, file: &core::FileScan) -> KernelResult<Bound
         Compression::None => "none",
         Compression::Zstd => "zstd",
     };
-    Ok(class(py, &CLASS, "FileScan")?.call1((
+    let fields = (
         scan_tuple(py, &file.scan)?,
         compression,
         file.file_bytes,
@@ -58,7 +58,8 @@ fn file_tuple<'py>(py: Python<'py>, file: &core::FileScan) -> KernelResult<Bound
         file.recovered_count,
         PyTuple::new(py, findings)?,
         file.scan.findings.count,
-    ))?)
+    );
+    Ok(named_tuple(&class(py, &CLASS, "FileScan")?, fields)?)
 }
 
 fn parse_level(level: &str) -> PyResult<Level> {
@@ -68,6 +69,17 @@ fn parse_level(level: &str) -> PyResult<Level> {
         "restore" => Ok(Level::Restore),
         "full" => Ok(Level::Full),
         _ => Err(PyValueError::new_err("level is one of scan, read, restore, full")),
+    }
+}
+
+/// The argument `threads`: as many as there are processors if it is None.
+fn thread_count(threads: Option<i64>) -> PyResult<NonZero<usize>> {
+    match threads {
+        None => Ok(std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN)),
+        Some(threads) => usize::try_from(threads)
+            .ok()
+            .and_then(NonZero::new)
+            .ok_or_else(|| PyValueError::new_err("threads is None or at least 1")),
     }
 }
 
@@ -114,11 +126,12 @@ pub(crate) fn check_bytes<'py>(
 
 /// `check_bytes` for a file, in bounded memory. See the stub.
 #[pyfunction]
-#[pyo3(signature = (path, /, *, mode = "recoverable", level = "scan", generation = None, max_row_bytes = 268_435_456,
+#[pyo3(signature = (path, /, *, threads = None, mode = "recoverable", level = "scan", generation = None, max_row_bytes = 268_435_456,
     max_frame_plain_bytes = 1_073_741_824, max_depth = 1024, max_packed_events = 16_777_216))]
 pub(crate) fn check_file<'py>(
     py: Python<'py>,
     path: PathBuf,
+    threads: Option<i64>,
     mode: &str,
     level: &str,
     generation: Option<Generation>,
@@ -133,8 +146,9 @@ pub(crate) fn check_file<'py>(
         max_depth,
         max_packed_events,
     };
+    let threads = thread_count(threads)?;
     run(py, mode, level, generation, limits, |options, level| {
-        core::check_file(&path, options, level)
+        core::check_file(&path, options, level, threads)
     })
     .map_err(|error: KernelError| error.with_path(&path))
 }
@@ -165,13 +179,7 @@ pub(crate) fn check_many<'py>(
     };
     let options = scan_options(mode, generation, true, limits)?;
     let level = parse_level(level)?;
-    let threads = match threads {
-        None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
-        Some(threads) => usize::try_from(threads)
-            .ok()
-            .and_then(NonZero::new)
-            .ok_or_else(|| PyValueError::new_err("threads is None or at least 1"))?,
-    };
+    let threads = thread_count(threads)?;
     if paths.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("paths is a series of paths, not one of them").into());
     }

@@ -11,6 +11,7 @@ use dsh_codec_core::json::{Node, Tape};
 use dsh_codec_core::row as core;
 use dsh_codec_core::{Error, ErrorKind, Limits};
 use pyo3::exceptions::PyValueError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
@@ -30,6 +31,22 @@ pub(crate) fn class<'py>(
     name: &str,
 ) -> PyResult<Bound<'py, PyType>> {
     cell.import(py, "dsh_codec._types", name).cloned()
+}
+
+/// Makes a tuple of one of these classes, without the call of a Python function that the class itself would be.
+pub(crate) fn named_tuple<'py>(
+    class: &Bound<'py, PyType>,
+    fields: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error: Into<PyErr>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static NEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+    let py = class.py();
+    let new = NEW.get_or_try_init(py, || {
+        let tuple = py.get_type::<PyTuple>();
+        tuple.getattr("__new__").map(Bound::unbind)
+    })?;
+    let fields = fields.into_pyobject(py).map_err(Into::into)?;
+    new.bind(py).call1((class, fields))
 }
 
 /// Makes the options of a scan out of keyword arguments.
@@ -91,8 +108,13 @@ fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bou
     let max_depth = Limits::default().max_depth as usize;
     let fields = with_scratch(|scratch| parse_bytes(py, &header.line, max_depth, scratch))?;
     let fields = fields.cast_into::<PyDict>().map_err(PyErr::from)?;
-    fields.del_item("type")?;
-    for name in ["version", "createdAt", "delegationDepth"] {
+    fields.del_item(intern!(py, "type"))?;
+    let counts = [
+        intern!(py, "version"),
+        intern!(py, "createdAt"),
+        intern!(py, "delegationDepth"),
+    ];
+    for name in counts {
         // `3.0` and `3` are the same count (spec 10 §1).
         if let Some(count) = fields.get_item(name)?
             && count.is_exact_instance_of::<PyFloat>()
@@ -106,7 +128,11 @@ fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bou
         }
         fields.set_item("isSeeded", header.is_seeded)?;
     }
-    Ok(class(py, &CLASS, "Header")?.call1((header.generation, fields, header.declared_cut))?)
+    let class = class(py, &CLASS, "Header")?;
+    Ok(named_tuple(
+        &class,
+        (header.generation, fields, header.declared_cut),
+    )?)
 }
 
 /// Parse a header row. See the stub.
@@ -228,7 +254,10 @@ pub(crate) fn scan_tuple<'py>(py: Python<'py>, scan: &core::ScanResult) -> Kerne
         time(totals.first_time),
         time(totals.last_time),
     ];
-    Ok(class(py, &RESULT, "ScanResult")?.call1(PyTuple::new(py, fields)?)?)
+    Ok(named_tuple(
+        &class(py, &RESULT, "ScanResult")?,
+        PyTuple::new(py, fields)?,
+    )?)
 }
 
 /// Incremental scan of the plaintext of a log: header, rows, seqs. Spec: 10 §8. See the stub.
@@ -353,7 +382,7 @@ fn row_tuple<'py>(
         Some(text) => keys.text(py, &text)?.into_any(),
         None => py.None().into_bound(py),
     };
-    class.call1((
+    let fields = (
         event_type,
         row.seq,
         row.time,
@@ -361,5 +390,6 @@ fn row_tuple<'py>(
         row.offset,
         row.row,
         row.count,
-    ))
+    );
+    named_tuple(class, fields)
 }

@@ -6,6 +6,7 @@
 
 mod arrays;
 mod blocks;
+mod lazy;
 pub mod number;
 mod reader;
 mod sink;
@@ -20,6 +21,7 @@ pub use reader::{Fault, FaultKind};
 pub(crate) use reader::{read_integer, read_string_end};
 pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};
 pub(crate) use spell::push_literal;
+pub(crate) use tape::Shelf;
 pub use tape::{Elements, Kind, Members, Node, Tape};
 pub use writer::{order_keys, write_node};
 

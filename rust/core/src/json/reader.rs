@@ -341,12 +341,13 @@ pub(crate) fn read_value<B: Blocks, S: Sink, const ROW: bool>(
                         kind: FaultKind::TooDeep,
                     });
                 }
-                checked(sink.begin_object(at), at)?;
+                let start = at;
                 at = skip_space::<ROW>(bytes, at + 1);
                 if bytes.get(at) == Some(&b'}') {
                     at += 1;
-                    checked(sink.end_object(at), at)?;
+                    checked(sink.empty_object(start, at), start)?;
                 } else {
+                    checked(sink.begin_object(start), start)?;
                     open.push(Open::Object);
                     at = read_key::<B, S, ROW>(blocks, bytes, at, sink)?;
                     continue;
@@ -364,12 +365,13 @@ pub(crate) fn read_value<B: Blocks, S: Sink, const ROW: bool>(
                 {
                     at = end;
                 } else {
-                    checked(sink.begin_array(at), at)?;
+                    let start = at;
                     at = skip_space::<ROW>(bytes, at + 1);
                     if bytes.get(at) == Some(&b']') {
                         at += 1;
-                        checked(sink.end_array(at), at)?;
+                        checked(sink.empty_array(start, at), start)?;
                     } else {
+                        checked(sink.begin_array(start), start)?;
                         open.push(Open::Array);
                         continue;
                     }

@@ -49,6 +49,18 @@ pub trait Sink {
     fn begin_object(&mut self, at: usize) -> Flow;
     /// `}`; `end` is the byte behind it.
     fn end_object(&mut self, end: usize) -> Flow;
+    /// `[]`, which takes the bytes from `start` to `end`.
+    #[inline(always)]
+    fn empty_array(&mut self, start: usize, end: usize) -> Flow {
+        self.begin_array(start)?;
+        self.end_array(end)
+    }
+    /// `{}`, as [`Sink::empty_array`].
+    #[inline(always)]
+    fn empty_object(&mut self, start: usize, end: usize) -> Flow {
+        self.begin_object(start)?;
+        self.end_object(end)
+    }
     /// A whole array of one or more strings, checked.
     fn string_array(&mut self, start: usize, end: usize, count: usize) -> Flow;
     /// A whole array of one or more integers of at most 15 digits, checked.

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use super::blocks::{Blocks, Task, dispatch};
+use super::lazy::{self, behind_container, closing_quote};
 use super::number::{double, is_negative_zero, parse_double, safe_integer};
 use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
 use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
@@ -34,6 +35,10 @@ enum Tag {
     Integers,
     /// Second word of a packed array: `a` elements, of at most `b` digits.
     Shape,
+    /// An array whose elements, if it has any, are not on the tape. `a`, `b`: bytes of the whole array.
+    LazyArray,
+    /// An object whose members, if it has any, are not on the tape. `a`, `b`: bytes of the whole object.
+    LazyObject,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,26 +52,36 @@ struct Word {
     b: u32,
 }
 
+/// Words of 12 bytes that the tape of a row may have in any case, 9 MiB. Two bytes of a row can make two words.
+const ROW_WORDS: usize = 3 << 18;
+
+/// Bytes of a row that allow one word more: the tape takes 1.5 times the bytes, beside the row itself.
+const BYTES_PER_WORD: usize = 8;
+
 /// Reusable storage for one parsed value.
-#[derive(Default)]
 pub struct Tape {
     words: Vec<Word>,
+    /// Words that the tape may have, for a row and now, whatever its length.
+    row_words: usize,
+    max_words: usize,
+    /// Whether the tape had no room for a word.
+    is_full: bool,
     /// Words of the open arrays and objects.
     open: Vec<u32>,
     nesting: Vec<Open>,
-    /// Whether a string value may be one of [`RETIRED`].
+    /// Whether a string value may be [retired](is_retired).
     may_be_retired: bool,
 }
 
-/// Strings that row admission (spec 30 §6) asks for in rules A2 to A4, B, C3 and C4. A row without any of them as a
-/// value keeps these rules.
-const RETIRED: [&[u8]; 5] = [
-    b"tool-result",
-    b"tool-addition",
-    b"tool-removal",
-    b"developer",
-    b"plugin",
-];
+/// Whether a string is one that row admission (spec 30 §6) asks for in rules A2 to A4, B, C3 and C4. A row without any
+/// of them as a value keeps these rules.
+#[inline(always)]
+fn is_retired(raw: &[u8]) -> bool {
+    matches!(
+        raw,
+        b"tool-result" | b"tool-addition" | b"tool-removal" | b"developer" | b"plugin"
+    )
+}
 
 /// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,10 +118,75 @@ impl<const ROW: bool> Task for Parse<'_, '_, ROW> {
     }
 }
 
+/// What a tape keeps where it cannot keep everything: `depth` nested arrays and objects.
+struct Lean<'t> {
+    tape: &'t mut Tape,
+    depth: usize,
+    /// Open arrays and objects that are not on the tape, and where the outermost of them starts.
+    inside: usize,
+    start: usize,
+}
+
+struct ParseLean<'t, 'b> {
+    lean: Lean<'t>,
+    bytes: &'b [u8],
+    max_depth: usize,
+}
+
+impl Task for ParseLean<'_, '_> {
+    type Output = Result<usize, Fault>;
+
+    #[inline(always)]
+    fn run<B: Blocks>(mut self, blocks: B) -> Self::Output {
+        let mut nesting = std::mem::take(&mut self.lean.tape.nesting);
+        let end = read_value::<B, Lean<'_>, true>(
+            blocks,
+            self.bytes,
+            0,
+            &mut self.lean,
+            &mut nesting,
+            self.max_depth,
+        );
+        self.lean.tape.nesting = nesting;
+        end
+    }
+}
+
+impl Default for Tape {
+    fn default() -> Self {
+        Self {
+            words: Vec::new(),
+            row_words: ROW_WORDS,
+            max_words: usize::MAX,
+            is_full: false,
+            open: Vec::new(),
+            nesting: Vec::new(),
+            may_be_retired: false,
+        }
+    }
+}
+
 impl Tape {
     /// An empty tape.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A tape for rows that keeps fewer words than usual.
+    #[cfg(test)]
+    pub(crate) fn of_words(row_words: usize) -> Self {
+        Self {
+            row_words,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the row that was read last has parts that are not on the tape.
+    #[cfg(test)]
+    pub(crate) fn is_lean(&self) -> bool {
+        let is_lazy =
+            |word: &Word| matches!(word.tag, Tag::LazyArray | Tag::LazyObject) && word.b - word.a > 9;
+        self.words.iter().any(is_lazy)
     }
 
     /// Parses the value at the start of a row and returns the byte behind it. A line feed ends the row: inside the
@@ -114,15 +194,54 @@ impl Tape {
     ///
     /// # Errors
     /// A [`Fault`]; of kind `End` if the bytes end before the value does.
+    ///
+    /// # Cost
+    /// At most 9 MiB and 1.5 times the row's length of tape. A row that would need more is read again, and its deep parts
+    /// are read from the bytes whenever they are asked for.
     pub(crate) fn read_row(&mut self, bytes: &[u8], max_depth: usize) -> Result<usize, Fault> {
-        self.words.clear();
-        self.open.clear();
-        self.may_be_retired = false;
-        dispatch(Parse::<true> {
+        self.start(self.row_words);
+        let end = dispatch(Parse::<true> {
             tape: self,
             bytes,
             max_depth,
-        })
+        });
+        if self.is_full {
+            self.read_lean(bytes, max_depth)
+        } else {
+            end
+        }
+    }
+
+    /// Reads a row that the tape cannot hold: the row, its data and their members, or nothing but the row.
+    #[cold]
+    fn read_lean(&mut self, bytes: &[u8], max_depth: usize) -> Result<usize, Fault> {
+        let mut read = |depth| {
+            self.start(self.row_words);
+            let lean = Lean {
+                tape: self,
+                depth,
+                inside: 0,
+                start: 0,
+            };
+            let end = dispatch(ParseLean {
+                lean,
+                bytes,
+                max_depth,
+            });
+            (end, self.is_full)
+        };
+        match read(2) {
+            (_, true) => read(0).0,
+            (end, false) => end,
+        }
+    }
+
+    fn start(&mut self, max_words: usize) {
+        self.words.clear();
+        self.open.clear();
+        self.max_words = max_words;
+        self.is_full = false;
+        self.may_be_retired = false;
     }
 
     /// Parses one JSON text.
@@ -130,8 +249,7 @@ impl Tape {
     /// # Errors
     /// A [`Fault`] where the text stops to be JSON.
     pub fn read_text<'a>(&'a mut self, bytes: &'a [u8], max_depth: usize) -> Result<Node<'a>, Fault> {
-        self.words.clear();
-        self.open.clear();
+        self.start(usize::MAX);
         let end = dispatch(Parse::<false> {
             tape: self,
             bytes,
@@ -173,14 +291,49 @@ impl Tape {
         let (Ok(a), Ok(b)) = (u32::try_from(a), u32::try_from(b)) else {
             return Err(Stopped);
         };
-        self.words.push(Word {
+        let word = Word {
             tag,
             flag,
             high,
             a,
             b,
-        });
+        };
+        self.push_word(word, a as usize)
+    }
+
+    /// Adds a word for bytes at some place of the row.
+    #[inline(always)]
+    fn push_word(&mut self, word: Word, at: usize) -> Flow {
+        if self.words.len() == self.words.capacity() {
+            self.make_room(at)?;
+        }
+        self.words.push(word);
         Ok(())
+    }
+
+    /// Makes room for more words, as many as there are but no more than are allowed.
+    #[cold]
+    fn make_room(&mut self, at: usize) -> Flow {
+        let len = self.words.len();
+        let allowed = self.max_words.saturating_add(at / BYTES_PER_WORD);
+        self.is_full = len >= allowed;
+        if self.is_full {
+            return Err(Stopped);
+        }
+        self.words.reserve_exact((allowed - len).min(len.max(64)));
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn note_retired(&mut self, span: Span, raw: &[u8]) {
+        if raw.len() <= 6 * 13 && (span.escaped || matches!(raw.len(), 6 | 9 | 11..=13)) {
+            // An escape takes at most six bytes for a character, and only \\u spells a letter.
+            self.may_be_retired |= if span.escaped {
+                raw.windows(2).any(|pair| pair == b"\\u")
+            } else {
+                is_retired(raw)
+            };
+        }
     }
 
     #[inline]
@@ -216,9 +369,8 @@ impl Sink for Tape {
     }
 
     #[inline(always)]
-    fn integer(&mut self, value: i64, _at: usize) -> Flow {
-        self.words.push(integer_word(value));
-        Ok(())
+    fn integer(&mut self, value: i64, at: usize) -> Flow {
+        self.push_word(integer_word(value), at)
     }
 
     #[inline(always)]
@@ -228,14 +380,7 @@ impl Sink for Tape {
 
     #[inline(always)]
     fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
-        if raw.len() <= 6 * 13 && (span.escaped || matches!(raw.len(), 6 | 9 | 11..=13)) {
-            // An escape takes at most six bytes for a character, and only \\u spells a letter.
-            self.may_be_retired |= if span.escaped {
-                raw.windows(2).any(|pair| pair == b"\\u")
-            } else {
-                RETIRED.contains(&raw)
-            };
-        }
+        self.note_retired(span, raw);
         self.push(Tag::Text, span.start, span.end, span.escaped, span.high)
     }
 
@@ -265,6 +410,16 @@ impl Sink for Tape {
     }
 
     #[inline(always)]
+    fn empty_array(&mut self, start: usize, end: usize) -> Flow {
+        self.push(Tag::LazyArray, start, end, false, false)
+    }
+
+    #[inline(always)]
+    fn empty_object(&mut self, start: usize, end: usize) -> Flow {
+        self.push(Tag::LazyObject, start, end, false, false)
+    }
+
+    #[inline(always)]
     fn string_array(&mut self, start: usize, end: usize, count: usize) -> Flow {
         self.push(Tag::Texts, start, end, false, false)?;
         self.push(Tag::Shape, count, 0, false, false)
@@ -280,6 +435,125 @@ impl Sink for Tape {
             shape.negative_zero,
             false,
         )
+    }
+}
+
+impl Lean<'_> {
+    #[inline(always)]
+    fn begins(&mut self, at: usize) -> bool {
+        if self.inside > 0 || self.tape.open.len() >= self.depth {
+            if self.inside == 0 {
+                self.start = at;
+            }
+            self.inside += 1;
+            return false;
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn ends(&mut self, tag: Tag, end: usize) -> Flow {
+        if self.inside == 0 {
+            return self.tape.end(end);
+        }
+        self.inside -= 1;
+        if self.inside == 0 {
+            self.tape.push(tag, self.start, end, false, false)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Puts a value on the tape if it is not inside of one that is not there.
+    #[inline(always)]
+    fn put(&mut self, value: impl FnOnce(&mut Tape) -> Flow) -> Flow {
+        if self.inside > 0 { Ok(()) } else { value(self.tape) }
+    }
+}
+
+impl Sink for Lean<'_> {
+    const PACKED: bool = true;
+
+    #[inline(always)]
+    fn null(&mut self, at: usize) -> Flow {
+        self.put(|tape| tape.null(at))
+    }
+
+    #[inline(always)]
+    fn boolean(&mut self, value: bool, at: usize) -> Flow {
+        self.put(|tape| tape.boolean(value, at))
+    }
+
+    #[inline(always)]
+    fn integer(&mut self, value: i64, at: usize) -> Flow {
+        self.put(|tape| tape.integer(value, at))
+    }
+
+    #[inline(always)]
+    fn number(&mut self, start: usize, end: usize) -> Flow {
+        self.put(|tape| tape.number(start, end))
+    }
+
+    #[inline(always)]
+    fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
+        if self.inside > 0 {
+            self.tape.note_retired(span, raw);
+            return Ok(());
+        }
+        self.tape.string(span, raw)
+    }
+
+    #[inline(always)]
+    fn key(&mut self, span: Span, raw: &[u8]) -> Flow {
+        self.put(|tape| tape.key(span, raw))
+    }
+
+    #[inline(always)]
+    fn begin_array(&mut self, at: usize) -> Flow {
+        if self.begins(at) {
+            self.tape.begin_array(at)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[inline(always)]
+    fn end_array(&mut self, end: usize) -> Flow {
+        self.ends(Tag::LazyArray, end)
+    }
+
+    #[inline(always)]
+    fn begin_object(&mut self, at: usize) -> Flow {
+        if self.begins(at) {
+            self.tape.begin_object(at)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[inline(always)]
+    fn end_object(&mut self, end: usize) -> Flow {
+        self.ends(Tag::LazyObject, end)
+    }
+
+    #[inline(always)]
+    fn empty_array(&mut self, start: usize, end: usize) -> Flow {
+        self.put(|tape| tape.empty_array(start, end))
+    }
+
+    #[inline(always)]
+    fn empty_object(&mut self, start: usize, end: usize) -> Flow {
+        self.put(|tape| tape.empty_object(start, end))
+    }
+
+    #[inline(always)]
+    fn string_array(&mut self, start: usize, end: usize, count: usize) -> Flow {
+        self.put(|tape| tape.string_array(start, end, count))
+    }
+
+    #[inline(always)]
+    fn integer_array(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow {
+        self.put(|tape| tape.integer_array(start, end, shape))
     }
 }
 
@@ -304,6 +578,47 @@ fn integer_word(value: i64) -> Word {
 
 fn whole(word: Word) -> i64 {
     (i64::from(word.b.cast_signed()) << 32) | i64::from(word.a)
+}
+
+/// Parsed values that are kept while the bytes that they were read from are.
+#[derive(Default)]
+pub(crate) struct Shelf {
+    words: Vec<Word>,
+    /// Of each value: where its bytes start, and its words end.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Shelf {
+    pub(crate) fn clear(&mut self) {
+        self.words.clear();
+        self.ends.clear();
+    }
+
+    /// Keeps a whole parsed value; its bytes start at `start` of all bytes.
+    pub(crate) fn keep(&mut self, root: Node<'_>, start: usize) {
+        self.words.extend_from_slice(root.words);
+        self.ends.push((start, self.words.len()));
+    }
+
+    /// Words of all values.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The values, of which these are all bytes.
+    pub(crate) fn values<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = Node<'a>> {
+        let mut from = 0;
+        self.ends.iter().map(move |&(start, end)| {
+            let words = self.words.get(from..end).unwrap_or_default();
+            from = end;
+            Node {
+                bytes: bytes.get(start..).unwrap_or_default(),
+                words,
+                at: 0,
+                word: *words.first().unwrap_or(&NOTHING),
+            }
+        })
+    }
 }
 
 /// A JSON value on a [`Tape`], or an element of a packed array on one.
@@ -372,7 +687,8 @@ impl<'a> Node<'a> {
         match self.word.tag {
             Tag::Array | Tag::Object => self.word.b as usize,
             Tag::Texts | Tag::Integers => self.at + 2,
-            _ => self.at + 1,
+            // A value without a word of its own has no words inside either.
+            _ => self.at.wrapping_add(1),
         }
     }
 
@@ -406,15 +722,15 @@ impl<'a> Node<'a> {
             Tag::False | Tag::True => Kind::Boolean,
             Tag::Integer | Tag::Number => Kind::Number,
             Tag::Text => Kind::Text,
-            Tag::Array | Tag::Texts | Tag::Integers => Kind::Array,
-            Tag::Object => Kind::Object,
+            Tag::Array | Tag::Texts | Tag::Integers | Tag::LazyArray => Kind::Array,
+            Tag::Object | Tag::LazyObject => Kind::Object,
         }
     }
 
     /// Whether the value is an object.
     #[inline]
     pub fn is_object(&self) -> bool {
-        self.word.tag == Tag::Object
+        matches!(self.word.tag, Tag::Object | Tag::LazyObject)
     }
 
     /// Whether the value is an array.
@@ -491,8 +807,11 @@ impl<'a> Node<'a> {
         if self.word.flag {
             return self.decoded_is(ascii);
         }
-        // The length first: it tells nearly all strings apart.
-        self.word.b.wrapping_sub(self.word.a) as usize == ascii.len() && self.slice() == ascii.as_bytes()
+        // The length first: it tells nearly all strings apart. Cut to a length that is known when this is compiled,
+        // the bytes are compared without a call.
+        let start = self.word.a as usize;
+        self.word.b.wrapping_sub(self.word.a) as usize == ascii.len()
+            && self.bytes.get(start..start + ascii.len()) == Some(ascii.as_bytes())
     }
 
     #[inline(never)]
@@ -529,8 +848,8 @@ impl<'a> Node<'a> {
     pub fn is_text_array(&self) -> bool {
         match self.word.tag {
             Tag::Texts => true,
-            // The reader packs every array of one or more strings.
-            Tag::Array => self.is_empty(),
+            // The reader packs every array of one or more strings that is on the tape.
+            Tag::LazyArray => self.elements().all(|element| element.is_text()),
             _ => false,
         }
     }
@@ -549,6 +868,65 @@ impl<'a> Node<'a> {
         })
     }
 
+    /// Bytes inside the brackets of a value whose parts are not on the tape.
+    fn inside(&self) -> (usize, usize) {
+        (self.word.a as usize + 1, (self.word.b as usize).saturating_sub(1))
+    }
+
+    /// The value that starts at a byte and has no word of its own, and the byte behind it.
+    #[inline(never)]
+    fn value_at(&self, start: usize, end: usize) -> Option<(Self, usize)> {
+        let bytes = self.bytes.get(..end)?;
+        let word = |tag, a: usize, b: usize| {
+            Some(Word {
+                tag,
+                flag: false,
+                // Whether a byte is above ASCII is not known, so a text is looked at when it is asked for.
+                high: true,
+                a: u32::try_from(a).ok()?,
+                b: u32::try_from(b).ok()?,
+            })
+        };
+        let (word, behind) = match bytes.get(start)? {
+            b'"' => {
+                let (close, escaped) = closing_quote(bytes, start + 1)?;
+                let text = word(Tag::Text, start + 1, close)?;
+                (
+                    Word {
+                        flag: escaped,
+                        ..text
+                    },
+                    close + 1,
+                )
+            }
+            b'[' => {
+                let behind = behind_container(bytes, start)?;
+                (word(Tag::LazyArray, start, behind)?, behind)
+            }
+            b'{' => {
+                let behind = behind_container(bytes, start)?;
+                (word(Tag::LazyObject, start, behind)?, behind)
+            }
+            b'n' => (word(Tag::Null, start, 0)?, start + 4),
+            b't' => (word(Tag::True, start, 0)?, start + 4),
+            b'f' => (word(Tag::False, start, 0)?, start + 5),
+            _ => match read_number(bytes, start).ok()? {
+                (Literal::Integer(value), behind) => (integer_word(value), behind),
+                (Literal::Other, behind) => (word(Tag::Number, start, behind)?, behind),
+            },
+        };
+        Some((self.lone(word), behind))
+    }
+
+    /// The next element of an array of which only the bytes are known.
+    #[inline(never)]
+    fn take_element(&self, at: &mut usize, end: usize) -> Option<Self> {
+        let bytes = self.bytes.get(..end)?;
+        let (node, behind) = self.value_at(lazy::next_start(bytes, *at), end)?;
+        *at = behind;
+        Some(node)
+    }
+
     /// Elements of an array, packed or not; none for any other value.
     #[inline]
     pub fn elements(&self) -> Elements<'a> {
@@ -565,6 +943,11 @@ impl<'a> Node<'a> {
                 at: self.word.a as usize + 1,
                 end: self.word.b as usize - 1,
             },
+            // More than the two brackets.
+            Tag::LazyArray if self.word.b - self.word.a > 2 => {
+                let (at, end) = self.inside();
+                Next::Bytes { at, end }
+            }
             _ => Next::Words { at: 0, end: 0 },
         };
         Elements { array: *self, next }
@@ -573,14 +956,15 @@ impl<'a> Node<'a> {
     /// Members of an object in the order of the text, repeated keys included; none for any other value.
     #[inline]
     pub fn members(&self) -> Members<'a> {
-        let end = if self.word.tag == Tag::Object {
-            (self.word.b as usize).wrapping_sub(1)
-        } else {
-            0
+        let (at, end) = match self.word.tag {
+            Tag::Object => (self.at.wrapping_add(1), (self.word.b as usize).wrapping_sub(1)),
+            // Words would end before they start.
+            Tag::LazyObject => (self.inside().0, 0),
+            _ => (0, 0),
         };
         Members {
             object: *self,
-            at: self.at.wrapping_add(1),
+            at,
             end,
         }
     }
@@ -603,7 +987,9 @@ impl<'a> Node<'a> {
         let (start, end) = match self.word.tag {
             Tag::Null | Tag::True => (self.word.a, self.word.a + 4),
             Tag::False => (self.word.a, self.word.a + 5),
-            Tag::Number | Tag::Texts | Tag::Integers => (self.word.a, self.word.b),
+            Tag::Number | Tag::Texts | Tag::Integers | Tag::LazyArray | Tag::LazyObject => {
+                (self.word.a, self.word.b)
+            }
             Tag::Text => (self.word.a.saturating_sub(1), self.word.b + 1),
             Tag::Array | Tag::Object => (self.word.a, self.close().a),
             Tag::Integer | Tag::Close | Tag::Shape => return None,
@@ -624,6 +1010,7 @@ impl<'a> Node<'a> {
                 value.is_finite() && !is_negative_zero(value)
             }
             Tag::Shape => !word.flag,
+            Tag::LazyArray | Tag::LazyObject => lazy::is_lossless(self.lone(word).slice()),
             _ => true,
         })
     }
@@ -638,6 +1025,7 @@ enum Next {
     Words { at: usize, end: usize },
     Texts { at: usize, end: usize },
     Integers { at: usize, end: usize },
+    Bytes { at: usize, end: usize },
 }
 
 /// Iterator over the elements of an array.
@@ -694,21 +1082,8 @@ impl<'a> Iterator for Elements<'a> {
                     },
                 }))
             }
+            Next::Bytes { at, end } => array.take_element(at, *end),
         }
-    }
-}
-
-/// The closing quote of a string whose inside starts at `start`, and whether it has an escape.
-fn closing_quote(bytes: &[u8], start: usize) -> Option<(usize, bool)> {
-    let mut at = start;
-    let mut escaped = false;
-    loop {
-        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
-        if bytes.get(at) == Some(&b'"') {
-            return Some((at, escaped));
-        }
-        escaped = true;
-        at += 2;
     }
 }
 
@@ -720,13 +1095,29 @@ pub struct Members<'a> {
     end: usize,
 }
 
+impl<'a> Members<'a> {
+    #[inline(never)]
+    fn next_of_bytes(&mut self) -> Option<(Node<'a>, Node<'a>)> {
+        let (object, (_, end)) = (self.object, self.object.inside());
+        let bytes = object.bytes.get(..end)?;
+        let (key, behind) = object.value_at(lazy::next_start(bytes, self.at), end)?;
+        let (value, behind) = object.value_at(lazy::next_start(bytes, behind), end)?;
+        self.at = behind;
+        Some((key, value))
+    }
+}
+
 impl<'a> Iterator for Members<'a> {
     type Item = (Node<'a>, Node<'a>);
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.end {
-            return None;
+            return if self.object.word.tag == Tag::LazyObject {
+                self.next_of_bytes()
+            } else {
+                None
+            };
         }
         let key = self.object.at_word(self.at);
         let value = self.object.at_word(self.at + 1);

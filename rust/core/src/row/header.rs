@@ -102,13 +102,22 @@ fn is_absolute(path: &[u8], windows: bool) -> bool {
 /// `NewerFormat`: the version is above 4. `Unsupported`: `wanted` is 4 and the version is smaller. `Header`: any other
 /// rule of 10 §4.
 pub fn parse_header(line: &[u8], wanted: Option<u8>, limits: &Limits) -> Result<Header> {
+    read_header(line, wanted, limits, &mut Tape::new())
+}
+
+/// [`parse_header`] with the room of a tape.
+pub(super) fn read_header(
+    line: &[u8],
+    wanted: Option<u8>,
+    limits: &Limits,
+    tape: &mut Tape,
+) -> Result<Header> {
     let Some(text) = line
         .strip_suffix(b"\n")
         .filter(|text| memchr::memchr(b'\n', text).is_none())
     else {
         return Err(refuse("the header row must end with its only line feed"));
     };
-    let mut tape = Tape::new();
     let header = tape
         .read_text(text, limits.max_depth as usize)
         .map_err(|fault| match fault.kind {
