@@ -13,6 +13,7 @@ from typing_extensions import Buffer
 
 from dsh_codec._types import (
     AttemptColumns,
+    EncodedRows,
     FileScan,
     FrameScan,
     Header,
@@ -507,6 +508,28 @@ def encode_event(event: Mapping[str, Any], /) -> bytes:
     Raises:
         UnsupportedError, RowError: Row admission refuses it (30 §6), or `sourceEventSeqs` is
             no list. Spec: 10 §5.1.
+    """
+
+def encode_events(
+    events: Iterable[Mapping[str, Any]], seq: int, /, *, max_row_bytes: int = 268435456
+) -> EncodedRows:
+    """Check a batch of logical events and write it as rows, so that every reader accepts them.
+
+    Args:
+        events: Dictionaries.
+        seq: The seq that the first has to have; the others count on.
+        max_row_bytes: Bytes in one row, line feed included.
+
+    Raises:
+        SeqGapError: An event has another seq.
+        UnsupportedError, RowError: Row admission refuses an event (30 §6), its members break a
+            rule (10 §5.1), or it holds a number that would be read as another one (10 §11.2).
+        LimitExceededError: A row is too long or too deep.
+        TypeError: An event holds something that is no JSON value.
+
+    Note:
+        The first event that is refused decides, and in it the rules in the order above; errors
+        of this package have its `seq`. Spec: 10 §11.2.
     """
 
 class RowScanner:

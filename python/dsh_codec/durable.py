@@ -309,18 +309,20 @@ class AppendFile:
     def _opened(self) -> int:
         self._require_usable()
         descriptor = self._descriptor
+        status = place = None
         if descriptor is None:
             flags = os.O_WRONLY | os.O_APPEND
             descriptor = self._files.open(self.path, flags)
             self._descriptor = descriptor
-        status, place = os.fstat(descriptor), None
+            status = os.fstat(descriptor)
         with suppress(FileNotFoundError):
             place = os.stat(self.path)  # noqa: PTH116 - once a batch, so it has to be quick
+        # What is open stays the same file: as long as it has the path, the path tells its size.
         if (
             place is None
             or (place.st_dev, place.st_ino) != self._identity
-            or (status.st_dev, status.st_ino) != self._identity
-            or status.st_size != self.size_bytes
+            or place.st_size != self.size_bytes
+            or (status and (status.st_dev, status.st_ino) != self._identity)
         ):
             self._fault = "it was changed by somebody else"
             message = (

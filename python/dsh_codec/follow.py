@@ -496,7 +496,7 @@ class Follow:
             if generation == 4:
                 kernel.admit(value)
             if generation >= 2:
-                check_envelope(value, seq)
+                check_envelope(value, seq, _check_sources)
             elif type(value) is dict and value.get("type") in MEMBERS:
                 row = _packed_row(value, line, seq, position)
                 yield from PackedRow(row, frame, limits.max_depth).events()
@@ -676,6 +676,10 @@ def _check_old_envelope(value: Any, seq: int) -> None:
         raise _gap(seq, value.get("seq"))
     if "sourceEventSeqs" in value:
         kernel.decode_seqs(value["sourceEventSeqs"], codec="v0", max_entries=seq)
+
+
+def _check_sources(value: Any, seq: int) -> None:
+    kernel.decode_seqs(value, codec="v2", max_entries=seq)
 
 
 def _gap(seq: int, got: Any) -> SeqGapError:

@@ -17,8 +17,9 @@ use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
 
 use crate::buffer::InputBytes;
 use crate::errors::KernelResult;
-use crate::json::{Spelling, parse_bytes, write_value};
+use crate::json::parse_bytes;
 use crate::object::{KeyCache, with_scratch};
+use crate::write::{Spelling, write_value};
 
 /// Seqs that the free-standing decoder gives back at most; its own limit is 2^53.
 const MAX_DECODED_SEQS: u64 = 16_777_216;
@@ -74,7 +75,10 @@ impl FromPyObject<'_, '_> for Generation {
 }
 
 /// Gives a value that came from Python to the core as JSON.
-fn with_node<R>(value: &Bound<'_, PyAny>, f: impl FnOnce(Node<'_>) -> KernelResult<R>) -> KernelResult<R> {
+pub(crate) fn with_node<R>(
+    value: &Bound<'_, PyAny>,
+    f: impl FnOnce(Node<'_>) -> KernelResult<R>,
+) -> KernelResult<R> {
     let max_depth = Limits::default().max_depth as usize;
     let mut text = Vec::with_capacity(256);
     write_value(value, max_depth, Spelling::Exact, &mut text)?;

@@ -56,6 +56,20 @@ fn is_tool_change(block: Node<'_>) -> bool {
     text_is(kind, "tool-addition") || text_is(kind, "tool-removal")
 }
 
+/// Whether row admission looks at rows of a type; `may_be_retired` as for [`admit`].
+pub fn has_admission_rules(event_type: &[u8], may_be_retired: bool) -> bool {
+    may_be_retired
+        || matches!(
+            event_type,
+            b"tool/result"
+                | b"system/message"
+                | b"developer/message"
+                | b"request/header"
+                | b"tool/code-dispatch"
+                | b"tool/code-dispatch-start"
+        )
+}
+
 /// Applies every rule of row admission to a parsed row. A value that is no object passes: decoding refuses it.
 ///
 /// # Errors
