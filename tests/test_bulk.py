@@ -236,6 +236,68 @@ def test_check_takes_str_and_buffers(kernel, tmp_path):
     assert kernel.check_file(str(path)) == kernel.check_bytes(memoryview(HEADER))
 
 
+def large_log() -> bytes:
+    """Return 6 MB of rows that rules follow: a turn ends twice, a row has an unknown type."""
+    kinds = [*("turn/start", "todo/write", "turn/end") * 66, "turn/end", "x"]
+    lines = [HEADER]
+    for seq, kind in enumerate(kinds * 3):
+        data = {"turn": seq, "items": "x" * 10_000}
+        row = {"type": kind, "seq": seq, "time": seq, "data": data}
+        lines.append(json.dumps(row).encode() + b"\n")
+    return b"".join(lines)
+
+
+def damage(data: bytes, how: str) -> bytes:
+    """Change a log behind its middle, where another thread may read it."""
+    middle = data.index(b"\n", len(data) * 2 // 3) + 1
+    return {
+        "sound": data,
+        "torn": data[:-20],
+        "empty row": data[:middle] + b"\n" + data[middle:],
+        "gap": data[:middle] + data[data.index(b"\n", middle) + 1 :],
+        "long row": data[:middle] + b" " * (3 << 20) + data[middle:],
+        "no JSON": data[:middle] + b"}" + data[middle + 1 :],
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "harm", ["sound", "torn", "empty row", "gap", "long row", "no JSON"]
+)
+@pytest.mark.parametrize("level", ["scan", "full"])
+def test_threads_find_the_same(kernel, tmp_path, harm, level):
+    """Issue 3, item 3: a large file is divided, its result is not."""
+    path = tmp_path / "log"
+    path.write_bytes(damage(large_log(), harm))
+
+    def found(check: Any, options: dict[str, Any]) -> Any:
+        try:
+            [scan] = check(**options)
+        except DshCodecError as error:
+            scan = error
+        if isinstance(scan, DshCodecError):
+            return type(scan), scan.args
+        notes = [(type(error), error.args) for error in scan.findings]
+        return (*scan[:8], notes, scan.finding_count)
+
+    def alone(**options: Any) -> Any:
+        return [kernel.check_file(path, **options)]
+
+    def together(**options: Any) -> Any:
+        return kernel.check_many([path], **options)
+
+    expected = found(alone, {"level": level, "threads": 1})
+    assert found(alone, {"level": level, "threads": 3}) == expected
+    assert found(together, {"level": level, "threads": 3}) == expected
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_are_at_least_one(kernel, tmp_path, threads):
+    path = tmp_path / "log"
+    path.write_bytes(HEADER)
+    with pytest.raises(ValueError, match="threads"):
+        kernel.check_file(path, threads=threads)
+
+
 @pytest.mark.slow
 def test_check_file_memory_is_bounded(kernel, tmp_path):
     """Design 5: largest row x 2.5 + 16 MiB, also for one large frame and a large torn one."""

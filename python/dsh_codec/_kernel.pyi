@@ -719,6 +719,7 @@ def check_file(
     path: str | PathLike[str],
     /,
     *,
+    threads: int | None = None,
     mode: Mode = "recoverable",
     level: Level = "scan",
     generation: int | None = None,
@@ -729,8 +730,22 @@ def check_file(
 ) -> FileScan:
     """`check_bytes` for a file, in bounded memory. Errors carry the path.
 
+    Args:
+        path: The file.
+        threads: Threads that check at most, at least 1; None: as many as there are processors for
+            this process. They share a plain file of some megabytes, where the kernel has them; what
+            is found does not depend on it.
+        mode: As for `check_bytes`.
+        level: As for `check_bytes`.
+        generation: As for `check_bytes`.
+        max_row_bytes: As for `check_bytes`.
+        max_frame_plain_bytes: As for `check_bytes`.
+        max_depth: As for `check_bytes`.
+        max_packed_events: As for `check_bytes`.
+
     Raises:
         OSError: The system refuses to open or read it.
+        TypeError, ValueError: A wrong argument.
         DshCodecError: As for `check_bytes`.
     """
 
@@ -753,7 +768,7 @@ def check_many(
     Args:
         paths: Files; a pipe would be waited for, and no signal ends that.
         threads: Threads that check, at least 1; None: as many as there are processors for this
-            process. No more than there are files.
+            process. Each takes a file at a time; those without one share the large plain files.
         progress: Called in the calling thread with the bytes of files that are done, every 50 to
             60 ms or a piece of work later, and at the end. The number never decreases. What it raises
             ends the call.

@@ -158,6 +158,7 @@ def check_file(
     path: str | os.PathLike[str],
     /,
     *,
+    threads: int | None = None,
     mode: Mode = "recoverable",
     level: Level = "scan",
     generation: int | None = None,
@@ -176,6 +177,7 @@ def check_file(
         max_depth,
         max_packed_events,
     )
+    _check_threads(threads)
     return _check_path(path, options, None)
 
 
@@ -206,9 +208,7 @@ def check_many(
     # Wrong arguments are refused for no files, too.
     options.scanner()
     _check_level(level)
-    if threads is not None and operator.index(threads) < 1:
-        message = "threads is None or at least 1"
-        raise ValueError(message)
+    _check_threads(threads)
     if isinstance(paths, str):
         message = "paths is a series of paths, not one of them"
         raise TypeError(message)
@@ -236,6 +236,12 @@ def _check_path(
             raise error.located(path=path) from None
         finally:
             source.count(source.size)
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and operator.index(threads) < 1:
+        message = "threads is None or at least 1"
+        raise ValueError(message)
 
 
 def _check_level(level: str) -> None:

@@ -1,13 +1,15 @@
 //! One pass over a whole file: container, rows, seqs, every stream record. Spec 10 §8.2, §8.3.
 
+mod parts;
+
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::num::NonZero;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +17,8 @@ use crate::error::{Error, ErrorKind, Location, Result};
 use crate::frame::{FrameReader, FrameScanner, MAX_PIECE_BYTES, Step};
 use crate::row::{Mode, RowScanner, ScanOptions, ScanResult};
 use crate::rules::Level;
+
+use parts::{Parts, Plan};
 
 /// First bytes of a Zstandard frame. Spec 10 §7.3.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -170,7 +174,12 @@ impl Source for Memory<'_> {
 struct Disk<'a> {
     file: File,
     len: u64,
+    /// Bytes that were read last, and where they stand in the file.
     buffer: &'a mut Vec<u8>,
+    start: u64,
+    filled: usize,
+    /// Where the next read begins.
+    position: u64,
     work: &'a Work,
     /// Bytes that are counted as done.
     counted: u64,
@@ -179,8 +188,13 @@ struct Disk<'a> {
 impl<'a> Disk<'a> {
     /// Opens a file; bytes that are appended to it from now on are not looked at.
     fn open(path: &Path, buffer: &'a mut Vec<u8>, work: &'a Work) -> Result<Self> {
-        let file = File::open(path)?;
-        let len = file.metadata()?.len();
+        let mut file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            // A pipe says so here, before anything is taken from it.
+            file.rewind()?;
+        }
+        let len = metadata.len();
         grow(
             buffer,
             usize::try_from(len).unwrap_or(READ_BYTES).clamp(1, READ_BYTES),
@@ -189,6 +203,9 @@ impl<'a> Disk<'a> {
             file,
             len,
             buffer,
+            start: 0,
+            filled: 0,
+            position: 0,
             work,
             counted: 0,
         })
@@ -202,23 +219,43 @@ impl<'a> Disk<'a> {
         }
     }
 
-    /// Fills the buffer with up to `want` bytes; a file that shrinks meanwhile gives fewer.
-    fn fill(&mut self, want: u64) -> Result<usize> {
+    /// The first bytes; of a file that fits into the buffer, all.
+    fn head(&mut self) -> Result<&[u8]> {
+        let least = MAGIC.len() as u64;
+        let is_small = self.len <= self.buffer.len() as u64;
+        let filled = self.fill(0, if is_small { self.len.max(least) } else { least })?;
+        Ok(self.buffer.get(filled).unwrap_or_default())
+    }
+
+    /// Up to `want` bytes from `at`, as a range of the buffer; a file that shrinks meanwhile gives fewer.
+    fn fill(&mut self, at: u64, want: u64) -> Result<Range<usize>> {
         self.work.go_on()?;
+        // What was read last is not read again: a small file is read once.
+        let behind = self.start + self.filled as u64;
+        if self.start <= at && at + want <= behind {
+            let inside = |place: u64| usize::try_from(place - self.start).unwrap_or(usize::MAX);
+            return Ok(inside(at)..inside(at + want));
+        }
+        if self.position != at {
+            self.file.seek(SeekFrom::Start(at))?;
+        }
+        self.start = at;
+        self.filled = 0;
+        self.position = at;
         let want = usize::try_from(want).unwrap_or(usize::MAX).min(self.buffer.len());
-        let mut filled = 0;
-        while filled < want {
+        while self.filled < want {
             match self
                 .file
-                .read(self.buffer.get_mut(filled..want).unwrap_or_default())
+                .read(self.buffer.get_mut(self.filled..want).unwrap_or_default())
             {
                 Ok(0) => break,
-                Ok(count) => filled += count,
+                Ok(count) => self.filled += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(filled)
+        self.position += self.filled as u64;
+        Ok(0..self.filled)
     }
 }
 
@@ -228,15 +265,14 @@ impl Source for Disk<'_> {
     }
 
     fn read(&mut self, from: u64, to: u64, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.file.seek(SeekFrom::Start(from))?;
         let mut at = from;
         while at < to {
-            let filled = self.fill(to - at)?;
-            if filled == 0 {
+            let filled = self.fill(at, to - at)?;
+            if filled.is_empty() {
                 break;
             }
-            take(self.buffer.get(..filled).unwrap_or_default())?;
-            at += filled as u64;
+            at += filled.len() as u64;
+            take(self.buffer.get(filled).unwrap_or_default())?;
             self.count(at);
         }
         Ok(())
@@ -244,20 +280,17 @@ impl Source for Disk<'_> {
 
     fn scan_frames(&mut self, scanner: &mut FrameScanner, seen: &mut Vec<(u64, u64)>) -> Result<Frames> {
         let mut frames = Frames::default();
-        self.file.seek(SeekFrom::Start(0))?;
         let mut at = 0;
         while at < self.len {
             if scanner.skippable() >= SEEK_BYTES {
-                let skipped = scanner.skip(self.len - at, seen);
-                at += skipped;
-                self.file.seek(SeekFrom::Start(at))?;
+                at += scanner.skip(self.len - at, seen);
             } else {
-                let filled = self.fill(self.len - at)?;
-                if filled == 0 {
+                let filled = self.fill(at, self.len - at)?;
+                if filled.is_empty() {
                     break;
                 }
-                scanner.feed(self.buffer.get(..filled).unwrap_or_default(), seen)?;
-                at += filled as u64;
+                at += filled.len() as u64;
+                scanner.feed(self.buffer.get(filled).unwrap_or_default(), seen)?;
             }
             frames.note(seen);
         }
@@ -275,7 +308,7 @@ impl Source for Disk<'_> {
 pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<FileScan> {
     check(
         &mut Memory(data),
-        data,
+        is_zstandard(data),
         options,
         level,
         &mut FrameBuffers::default(),
@@ -283,19 +316,50 @@ pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<Fi
     )
 }
 
-/// [`check_bytes`] for a file.
+/// [`check_bytes`] for a file, on up to so many threads if it is a large plain one.
 ///
 /// # Errors
 /// `Io`, or as for [`check_bytes`].
 ///
 /// # Cost
 /// Memory: buffers of 1 MiB, the window of a frame, the longest row, and above level `Scan` that of
-/// [`RuleCheck`](crate::rules::RuleCheck).
+/// [`RuleCheck`](crate::rules::RuleCheck). On several threads also six parts of 256 KiB with their parsed rows.
 ///
 /// # Source
 /// Spec 00 §6, 10 §8.
-pub fn check_file(path: &Path, options: ScanOptions, level: Level) -> Result<FileScan> {
-    check_path(path, options, level, &mut Buffers::default(), &Work::default())
+pub fn check_file(
+    path: &Path,
+    options: ScanOptions,
+    level: Level,
+    threads: NonZero<usize>,
+) -> Result<FileScan> {
+    check_alone(path, options, level, threads, Plan::default())
+}
+
+fn check_alone(
+    path: &Path,
+    options: ScanOptions,
+    level: Level,
+    threads: NonZero<usize>,
+    plan: Plan,
+) -> Result<FileScan> {
+    let work = Work::default();
+    let mut buffers = Buffers::default();
+    let together = |file, len| {
+        let parts = Parts::new(file, len, options, level, plan, &work);
+        thread::scope(|scope| {
+            for _ in 1..threads.get().min(plan.max_parts) {
+                let helper = thread::Builder::new().spawn_scoped(scope, || parts.help());
+                if helper.is_err() {
+                    // This thread can do without.
+                    break;
+                }
+            }
+            parts.finish()
+        })
+    };
+    let together: Option<&Together<'_>> = (threads.get() > 1).then_some(&together);
+    check_path(path, options, level, &plan, &mut buffers, &work, together)
 }
 
 /// What [`check_many`] gives back.
@@ -307,7 +371,64 @@ pub struct ManyScans {
     pub done_bytes: u64,
 }
 
+/// Threads that check many files.
+#[derive(Default)]
+struct Crew<'w> {
+    state: Mutex<CrewState<'w>>,
+    /// The state changed.
+    change: Condvar,
+}
+
+#[derive(Default)]
+struct CrewState<'w> {
+    /// Large files that threads without a file of their own can help with.
+    shared: Vec<Arc<Parts<'w>>>,
+    /// Threads that may still share a file.
+    busy: usize,
+}
+
+impl<'w> Crew<'w> {
+    fn lock(&self) -> MutexGuard<'_, CrewState<'w>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Scans a large file together with whoever has the time.
+    fn share(&self, parts: Parts<'w>) -> Result<FileScan> {
+        let parts = Arc::new(parts);
+        self.lock().shared.push(Arc::clone(&parts));
+        self.change.notify_all();
+        let scan = parts.finish();
+        self.forget(&parts);
+        scan
+    }
+
+    fn forget(&self, parts: &Arc<Parts<'w>>) {
+        self.lock().shared.retain(|other| !Arc::ptr_eq(other, parts));
+    }
+
+    /// Helps with large files until all files are done.
+    fn help(&self) {
+        let mut state = self.lock();
+        state.busy -= 1;
+        self.change.notify_all();
+        loop {
+            if let Some(parts) = state.shared.last().cloned() {
+                drop(state);
+                parts.help();
+                self.forget(&parts);
+                state = self.lock();
+            } else if state.busy == 0 {
+                return;
+            } else {
+                state = self.change.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
 /// [`check_file`] for many files on several threads. A log that is refused does not keep the others from being checked.
+///
+/// Each thread takes the next path; those that find none left help with large plain files.
 ///
 /// While they work, `watch` is called in the calling thread, every `interval`, with the number of bytes of files that
 /// are done, which never decreases. If it breaks, the threads stop before they read or decode the next MiB.
@@ -316,7 +437,7 @@ pub struct ManyScans {
 /// `Io`: there is no thread to be had.
 ///
 /// # Cost
-/// That of [`check_file`] per thread, of which there are no more than paths; buffers are kept from file to file.
+/// That of [`check_file`] per thread; buffers are kept from file to file.
 ///
 /// # Source
 /// Spec 00 §6, 10 §8.
@@ -328,9 +449,32 @@ pub fn check_many<P: AsRef<Path> + Sync>(
     interval: Duration,
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<ManyScans> {
+    let plan = Plan::default();
+    check_all(paths, options, level, threads, plan, interval, watch)
+}
+
+fn check_all<P: AsRef<Path> + Sync>(
+    paths: &[P],
+    options: ScanOptions,
+    level: Level,
+    threads: NonZero<usize>,
+    plan: Plan,
+    interval: Duration,
+    watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<ManyScans> {
     let work = Work::default();
     let next = AtomicUsize::new(0);
     let scans = Mutex::new(Vec::with_capacity(paths.len()));
+    // More threads than that would find nothing to do.
+    let threads = if paths.is_empty() {
+        0
+    } else {
+        threads.get().min(paths.len() + plan.max_parts - 1)
+    };
+    let crew = Crew::default();
+    crew.lock().busy = threads;
+    let share = |file, len| crew.share(Parts::new(file, len, options, level, plan, &work));
+    let together: Option<&(dyn Fn(File, u64) -> Result<FileScan> + Sync)> = (threads > 1).then_some(&share);
     let run = || {
         let mut buffers = Buffers::default();
         loop {
@@ -338,15 +482,25 @@ pub fn check_many<P: AsRef<Path> + Sync>(
             let Some(path) = paths.get(index).filter(|_| !work.is_cancelled()) else {
                 break;
             };
-            let scan = check_path(path.as_ref(), options, level, &mut buffers, &work);
+            let path = path.as_ref();
+            let scan = check_path(
+                path,
+                options,
+                level,
+                &plan,
+                &mut buffers,
+                &work,
+                together.map(|t| t as _),
+            );
             let mut scans = scans.lock().unwrap_or_else(PoisonError::into_inner);
             scans.push((index, scan));
         }
+        crew.help();
     };
     thread::scope(|scope| {
         // Nothing is sent: the channel closes when the last thread ends.
         let (running, ended) = channel::<()>();
-        for number in 0..threads.get().min(paths.len()) {
+        for number in 0..threads {
             let running = running.clone();
             let run = &run;
             let spawned = thread::Builder::new().spawn_scoped(scope, move || {
@@ -356,7 +510,11 @@ pub fn check_many<P: AsRef<Path> + Sync>(
             match spawned {
                 Ok(_) => {}
                 Err(refusal) if number == 0 => return Err(refusal.into()),
-                Err(_) => break,
+                Err(_) => {
+                    crew.lock().busy -= threads - number;
+                    crew.change.notify_all();
+                    break;
+                }
             }
         }
         drop(running);
@@ -377,36 +535,46 @@ pub fn check_many<P: AsRef<Path> + Sync>(
     })
 }
 
+/// Scans a plain file of so many bytes together with other threads.
+type Together<'t> = dyn Fn(File, u64) -> Result<FileScan> + 't;
+
 fn check_path(
     path: &Path,
     options: ScanOptions,
     level: Level,
+    plan: &Plan,
     buffers: &mut Buffers,
     work: &Work,
+    together: Option<&Together<'_>>,
 ) -> Result<FileScan> {
     let mut disk = Disk::open(path, &mut buffers.stored, work)?;
-    let mut first = Vec::with_capacity(MAGIC.len());
-    let scan = disk
-        .read(0, MAGIC.len() as u64, &mut |bytes| {
-            first.extend_from_slice(bytes);
-            Ok(())
-        })
-        .and_then(|()| check(&mut disk, &first, options, level, &mut buffers.frames, work));
+    let scan = match (disk.head().map(is_zstandard), together) {
+        (Ok(false), Some(together)) if disk.len >= plan.min_file_bytes => {
+            return together(disk.file, disk.len);
+        }
+        (Ok(is_zstandard), _) => check(&mut disk, is_zstandard, options, level, &mut buffers.frames, work),
+        (Err(error), _) => Err(error),
+    };
     disk.count(disk.len);
     scan
 }
 
+/// Whether these are the first bytes of frames.
+fn is_zstandard(first: &[u8]) -> bool {
+    // A skippable frame is not allowed, but it tells what the file is; the frame scan refuses it.
+    let skippable = matches!(first, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
+    skippable || first.starts_with(&MAGIC)
+}
+
 fn check(
     source: &mut impl Source,
-    first: &[u8],
+    is_zstandard: bool,
     options: ScanOptions,
     level: Level,
     buffers: &mut FrameBuffers,
     work: &Work,
 ) -> Result<FileScan> {
-    // A skippable frame is not allowed, but it tells what the file is; the frame scan refuses it.
-    let skippable = matches!(first, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
-    if skippable || first.starts_with(&MAGIC) {
+    if is_zstandard {
         check_frames(source, options, level, buffers, work)
     } else {
         check_plain(source, options, level)
@@ -416,12 +584,17 @@ fn check(
 fn check_plain(source: &mut impl Source, options: ScanOptions, level: Level) -> Result<FileScan> {
     let mut scanner = RowScanner::at_level(options, level);
     source.read(0, source.len(), &mut |bytes| scanner.feed(bytes, &mut |_| {}))?;
+    plain_scan(&mut scanner, source.len())
+}
+
+/// Ends the scan of a plain log.
+fn plain_scan(scanner: &mut RowScanner, file_bytes: u64) -> Result<FileScan> {
     let scan = scanner.finish()?;
     let (committed, plain_bytes) = (scan.totals.committed_bytes, scan.totals.fed_bytes);
     Ok(FileScan {
         scan,
         compression: Compression::None,
-        file_bytes: source.len(),
+        file_bytes,
         plain_bytes,
         frame_count: None,
         torn_start: None,
@@ -647,7 +820,17 @@ mod tests {
         let paths = [paths.as_slice()].repeat(20).concat();
         let expected: Vec<String> = paths
             .iter()
-            .map(|path| format!("{:?}", check_file(path, options(Mode::Recoverable), Level::Scan)))
+            .map(|path| {
+                format!(
+                    "{:?}",
+                    check_file(
+                        path,
+                        options(Mode::Recoverable),
+                        Level::Scan,
+                        NonZero::<usize>::MIN
+                    )
+                )
+            })
             .collect();
         let files = paths.iter().filter_map(|path| path.metadata().ok());
         let file_bytes: u64 = files.map(|data| data.len()).sum();

@@ -71,6 +71,17 @@ fn parse_level(level: &str) -> PyResult<Level> {
     }
 }
 
+/// The argument `threads`: as many as there are processors if it is None.
+fn thread_count(threads: Option<i64>) -> PyResult<NonZero<usize>> {
+    match threads {
+        None => Ok(std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN)),
+        Some(threads) => usize::try_from(threads)
+            .ok()
+            .and_then(NonZero::new)
+            .ok_or_else(|| PyValueError::new_err("threads is None or at least 1")),
+    }
+}
+
 fn run<'py>(
     py: Python<'py>,
     mode: &str,
@@ -114,11 +125,12 @@ pub(crate) fn check_bytes<'py>(
 
 /// `check_bytes` for a file, in bounded memory. See the stub.
 #[pyfunction]
-#[pyo3(signature = (path, /, *, mode = "recoverable", level = "scan", generation = None, max_row_bytes = 268_435_456,
+#[pyo3(signature = (path, /, *, threads = None, mode = "recoverable", level = "scan", generation = None, max_row_bytes = 268_435_456,
     max_frame_plain_bytes = 1_073_741_824, max_depth = 1024, max_packed_events = 16_777_216))]
 pub(crate) fn check_file<'py>(
     py: Python<'py>,
     path: PathBuf,
+    threads: Option<i64>,
     mode: &str,
     level: &str,
     generation: Option<Generation>,
@@ -133,8 +145,9 @@ pub(crate) fn check_file<'py>(
         max_depth,
         max_packed_events,
     };
+    let threads = thread_count(threads)?;
     run(py, mode, level, generation, limits, |options, level| {
-        core::check_file(&path, options, level)
+        core::check_file(&path, options, level, threads)
     })
     .map_err(|error: KernelError| error.with_path(&path))
 }
@@ -165,13 +178,7 @@ pub(crate) fn check_many<'py>(
     };
     let options = scan_options(mode, generation, true, limits)?;
     let level = parse_level(level)?;
-    let threads = match threads {
-        None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
-        Some(threads) => usize::try_from(threads)
-            .ok()
-            .and_then(NonZero::new)
-            .ok_or_else(|| PyValueError::new_err("threads is None or at least 1"))?,
-    };
+    let threads = thread_count(threads)?;
     if paths.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("paths is a series of paths, not one of them").into());
     }

@@ -20,6 +20,7 @@ pub use reader::{Fault, FaultKind};
 pub(crate) use reader::{read_integer, read_string_end};
 pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};
 pub(crate) use spell::push_literal;
+pub(crate) use tape::Shelf;
 pub use tape::{Elements, Kind, Members, Node, Tape, may_be_retired};
 pub use writer::{order_keys, write_node};
 

@@ -312,6 +312,47 @@ fn whole(word: Word) -> i64 {
     (i64::from(word.b.cast_signed()) << 32) | i64::from(word.a)
 }
 
+/// Parsed values that are kept while the bytes that they were read from are.
+#[derive(Default)]
+pub(crate) struct Shelf {
+    words: Vec<Word>,
+    /// Of each value: where its bytes start, and its words end.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Shelf {
+    pub(crate) fn clear(&mut self) {
+        self.words.clear();
+        self.ends.clear();
+    }
+
+    /// Keeps a whole parsed value; its bytes start at `start` of all bytes.
+    pub(crate) fn keep(&mut self, root: Node<'_>, start: usize) {
+        self.words.extend_from_slice(root.words);
+        self.ends.push((start, self.words.len()));
+    }
+
+    /// Words of all values.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The values, of which these are all bytes.
+    pub(crate) fn values<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = Node<'a>> {
+        let mut from = 0;
+        self.ends.iter().map(move |&(start, end)| {
+            let words = self.words.get(from..end).unwrap_or_default();
+            from = end;
+            Node {
+                bytes: bytes.get(start..).unwrap_or_default(),
+                words,
+                at: 0,
+                word: *words.first().unwrap_or(&NOTHING),
+            }
+        })
+    }
+}
+
 /// A JSON value on a [`Tape`], or an element of a packed array on one.
 #[derive(Clone, Copy)]
 pub struct Node<'a> {

@@ -13,6 +13,7 @@ pub(crate) use admission::canonical_number;
 pub use admission::has_admission_rules;
 pub use envelope::{Envelope, admit_event, admit_row, encode_event};
 pub use header::{CURRENT_GENERATION, Header, parse_header};
+pub(crate) use scanner::Part;
 pub use scanner::{Issue, Mode, Row, RowScanner, ScanOptions, ScanResult, StreamFault, Totals};
 pub use seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
 

@@ -1,5 +1,9 @@
 //! Incremental scan of the plaintext of a log, strict and recoverable, generations 0 to 4. Spec 10 §8, 50 §2.4.
 
+mod part;
+
+pub(crate) use part::Part;
+
 use super::envelope::{self, Envelope};
 use super::header::{CURRENT_GENERATION, Header, parse_header, syntax_error};
 use super::quick::{self, ChunkRow};
@@ -147,6 +151,8 @@ pub struct RowScanner {
     marker: Option<u64>,
     frames_ended: u64,
     failure: Option<Error>,
+    /// What is gathered while a part is scanned.
+    part: Option<Part>,
 }
 
 /// Words that a tape keeps between rows: a row of a few megabytes of other than packed arrays.
@@ -184,7 +190,23 @@ impl RowScanner {
             marker: None,
             frames_ended: 0,
             failure: None,
+            part: None,
         }
+    }
+
+    /// Forgets what was scanned, but for the header and its rules; room is kept.
+    fn clear(&mut self) {
+        self.carry.clear();
+        self.line_start = 0;
+        self.totals = Totals::default();
+        self.rows_seen = 0;
+        self.issue = None;
+        self.late_issue = None;
+        self.last_packed.clear();
+        self.marker = None;
+        self.frames_ended = 0;
+        self.failure = None;
+        self.part = None;
     }
 
     /// The options of the scan.
@@ -342,9 +364,10 @@ impl RowScanner {
             && self.issue.is_none()
             && self.options.limits.max_depth >= quick::DEPTH
             && let Some(chunk) = quick::chunk_row(bytes)
-            && chunk.seq == self.totals.event_count
+            && (chunk.seq == self.totals.event_count || self.starts_part())
         {
             self.check_len(chunk.len)?;
+            self.start_part(Some(chunk.seq));
             self.accept_chunk_row(chunk, bytes, offset, accept);
             return Ok(Line::Taken(chunk.len));
         }
@@ -388,6 +411,11 @@ impl RowScanner {
             },
         };
         self.check_len(end + 1)?;
+        if self.starts_part() && parsed.is_ok() {
+            let row = tape.root(bytes);
+            let is_packed = generation < 2 && packed::is_packed(row.member("type"));
+            self.start_part(part::claimed_seq(row, is_packed));
+        }
         self.rows_seen += 1;
         let raw = bytes.get(..end).unwrap_or_default();
         let place = Location {
@@ -531,10 +559,11 @@ impl RowScanner {
             }
         };
         // Level `full` reads the records anyway and counts them.
-        let counted = self
-            .rules
-            .as_mut()
-            .and_then(|rules| rules.feed_counting(seq, row, &mut on_fault));
+        let counted = match (&mut self.rules, &mut self.part) {
+            (Some(rules), _) => rules.feed_counting(seq, row, &mut on_fault),
+            (None, Some(part)) => part.take(seq, row, offset, &mut on_fault),
+            (None, None) => None,
+        };
         if check_streams && (row.is("assistant/message") || row.is("assistant/attempt")) {
             let counts = counted.unwrap_or_else(|| {
                 let stream = row
@@ -560,7 +589,7 @@ impl RowScanner {
         accept: &mut impl FnMut(&Row<'_>),
     ) {
         let seq = self.totals.event_count;
-        if seq == 0 {
+        if self.totals.row_count == 0 {
             self.totals.first_time = first_time;
         }
         self.totals.last_time = last_time;

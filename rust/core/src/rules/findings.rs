@@ -62,6 +62,22 @@ impl Layer {
         self.uncertain_count = 0;
     }
 
+    /// Moves findings that came up behind all of these.
+    pub(super) fn append(&mut self, behind: &mut Self) {
+        let before = self.next;
+        for (kept, more) in [
+            (&mut self.kept, &mut behind.kept),
+            (&mut self.uncertain, &mut behind.uncertain),
+        ] {
+            let room = MAX_KEPT_FINDINGS.saturating_sub(kept.len());
+            let moved = more.drain(..).take(room);
+            kept.extend(moved.map(|(order, finding)| (before + order, finding)));
+        }
+        self.uncertain_count += std::mem::take(&mut behind.uncertain_count);
+        self.count += std::mem::take(&mut behind.count);
+        self.next += std::mem::take(&mut behind.next);
+    }
+
     /// The first findings in order, and the number of all.
     pub(super) fn finish(self) -> (impl Iterator<Item = Error>, u64) {
         let mut all = self.kept;

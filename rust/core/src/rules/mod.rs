@@ -58,14 +58,65 @@ pub enum Level {
 /// dispatch, retry, child and request header, and at most [`MAX_KEPT_FINDINGS`](crate::limits::MAX_KEPT_FINDINGS) findings for each layer.
 #[derive(Debug)]
 pub struct RuleCheck {
-    level: Level,
+    rows: RowRules,
     headers: HeaderTools,
     relationships: Relationships,
     restore: Restore,
-    /// L2 to L5.
-    layers: [Layer; 4],
+    /// L2.
+    second: Layer,
+    /// L4.
+    fourth: Layer,
+}
+
+/// The rules that look at one row alone: L3, and at level `Full` L5. Where a log is read in parts, those of a part do
+/// not wait for what stands before it.
+#[derive(Debug)]
+pub(crate) struct RowRules {
+    level: Level,
+    /// L3 but for V1 and V2.
+    third: Layer,
     /// V1 and V2.
     unsupported: Layer,
+    /// L5.
+    fifth: Layer,
+}
+
+impl RowRules {
+    pub(crate) fn new(level: Level) -> Self {
+        Self {
+            level,
+            third: Layer::default(),
+            unsupported: Layer::default(),
+            fifth: Layer::default(),
+        }
+    }
+
+    /// Takes a row, as [`RuleCheck::feed_counting`] does.
+    pub(crate) fn feed(
+        &mut self,
+        seq: u64,
+        row: &Envelope<'_>,
+        on_fault: &mut dyn FnMut(i64, RecordFault),
+    ) -> Option<StreamCounts> {
+        self.take(&Event::of(seq, row), on_fault)
+    }
+
+    fn take(
+        &mut self,
+        event: &Event<'_, '_>,
+        on_fault: &mut dyn FnMut(i64, RecordFault),
+    ) -> Option<StreamCounts> {
+        vocabulary::check(event, &mut self.unsupported, &mut self.third);
+        let is_compared = self.level == Level::Full && event.kind.is_settlement();
+        is_compared.then(|| agreement::check(event, on_fault, &mut self.fifth))
+    }
+
+    /// Moves the findings on rows that stand behind all others here.
+    fn append(&mut self, behind: &mut Self) {
+        self.third.append(&mut behind.third);
+        self.unsupported.append(&mut behind.unsupported);
+        self.fifth.append(&mut behind.fifth);
+    }
 }
 
 impl RuleCheck {
@@ -77,19 +128,18 @@ impl RuleCheck {
         let id = row.and_then(|row| row.member("id"));
         let has_parent = row.is_some_and(|row| row.member("parentSession").is_some());
         let mut check = Self {
-            level,
+            rows: RowRules::new(level),
             headers: HeaderTools::new(),
             relationships: Relationships::new(Scalar::of(id), has_parent, header.is_seeded),
             restore: Restore::new(header.is_seeded),
-            layers: Default::default(),
-            unsupported: Layer::default(),
+            second: Layer::default(),
+            fourth: Layer::default(),
         };
         // All else that spec 30 §9 demands of a header, 10 §4.1 demands too, and a scan has checked.
         if level >= Level::Restore && !event::is_filled(id) {
             let error =
                 Error::new(ErrorKind::Header, "header: id must be a non-empty string").with_rule("L4.header");
-            let [_, _, fourth, _] = &mut check.layers;
-            fourth.push(error);
+            check.fourth.push(error);
         }
         check
     }
@@ -107,36 +157,55 @@ impl RuleCheck {
         row: &Envelope<'_>,
         on_fault: &mut dyn FnMut(i64, RecordFault),
     ) -> Option<StreamCounts> {
-        if self.level == Level::Scan {
+        if self.rows.level == Level::Scan {
             return None;
         }
         let event = Event::of(seq, row);
+        self.take_in_order(&event);
+        self.rows.take(&event, on_fault)
+    }
+
+    /// Takes the rows of a part, which its own rules have taken before.
+    pub(crate) fn append<'a>(
+        &mut self,
+        rules: &mut RowRules,
+        rows: impl Iterator<Item = (u64, Envelope<'a>)>,
+    ) {
+        self.rows.append(rules);
+        for (seq, row) in rows {
+            self.take_in_order(&Event::of(seq, &row));
+        }
+    }
+
+    /// The rules that depend on rows before this one.
+    fn take_in_order(&mut self, event: &Event<'_, '_>) {
         if event.kind == EventType::RequestHeader {
-            self.headers.add(seq, event.data);
+            self.headers.add(event.seq, event.data);
         }
-        let [second, third, fourth, fifth] = &mut self.layers;
-        self.relationships.feed(&event, &self.headers, second);
-        vocabulary::check(&event, &mut self.unsupported, third);
-        if self.level >= Level::Restore {
-            self.restore.feed(&event, &self.headers, fourth);
+        self.relationships.feed(event, &self.headers, &mut self.second);
+        if self.rows.level >= Level::Restore {
+            self.restore.feed(event, &self.headers, &mut self.fourth);
         }
-        let is_compared = self.level == Level::Full && event.kind.is_settlement();
-        is_compared.then(|| agreement::check(&event, on_fault, fifth))
     }
 
     /// Ends the log. `cut` is the inherited cut, that of the last inherited marker if the session is seeded.
     pub fn finish(mut self, cut: u64) -> Findings {
-        let [second, _, fourth, _] = &mut self.layers;
-        if self.level >= Level::Read {
-            self.relationships.finish(second);
+        let level = self.rows.level;
+        if level >= Level::Read {
+            self.relationships.finish(&mut self.second);
         }
-        if self.level >= Level::Restore {
-            self.restore.finish(cut, fourth);
+        if level >= Level::Restore {
+            self.restore.finish(cut, &mut self.fourth);
         }
-        let [second, third, fourth, fifth] = self.layers;
+        let RowRules {
+            third,
+            unsupported,
+            fifth,
+            ..
+        } = self.rows;
         let mut findings = Findings::default();
         let mut seen = HashSet::new();
-        for layer in [second, self.unsupported, third, fourth, fifth] {
+        for layer in [self.second, unsupported, third, self.fourth, fifth] {
             let (kept, count) = layer.finish();
             findings.count += count;
             findings
