@@ -733,7 +733,7 @@ def check_file(
     Args:
         path: The file.
         threads: Threads that check at most, at least 1; None: as many as there are processors for
-            this process. They share a plain file of some megabytes, where the kernel has them; what
+            this process. They share a file of some megabytes, where the kernel has them; what
             is found does not depend on it.
         mode: As for `check_bytes`.
         level: As for `check_bytes`.
