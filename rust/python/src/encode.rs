@@ -200,8 +200,10 @@ impl<'py> Encoder<'py> {
         let may_be_retired = self.writer.take_may_be_retired();
         let event_type = members.event_type.clone().map(PyValue);
         let event_type = event_type.as_ref().and_then(Value::text).unwrap_or_default();
-        if !core::has_admission_rules(&event_type, may_be_retired) {
-            return Ok(());
+        match core::Admission::of(&event_type) {
+            core::Admission::Always => {}
+            core::Admission::IfRetired if may_be_retired => {}
+            _ => return Ok(()),
         }
         if self.writer.has_loss() {
             // The row does not hold what the event does.

@@ -11,14 +11,16 @@ use dsh_codec_core::json::{Node, Tape};
 use dsh_codec_core::row as core;
 use dsh_codec_core::{Error, ErrorKind, Limits};
 use pyo3::exceptions::PyValueError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
-use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::buffer::InputBytes;
 use crate::errors::KernelResult;
 use crate::json::parse_bytes;
 use crate::object::{KeyCache, with_scratch};
+use crate::pystring;
 use crate::write::{Spelling, write_value};
 
 /// Seqs that the free-standing decoder gives back at most; its own limit is 2^53.
@@ -175,6 +177,18 @@ pub(crate) fn decode_seqs<'py>(
 #[pyfunction]
 #[pyo3(signature = (event, /))]
 pub(crate) fn admit(event: &Bound<'_, PyAny>) -> KernelResult<()> {
+    // Most types have no rule, and what is no event has none.
+    let event_type = match event.cast_exact::<PyDict>() {
+        Ok(event) => event.get_item(intern!(event.py(), "type"))?,
+        Err(_) => None,
+    };
+    let event_type = event_type
+        .as_ref()
+        .and_then(|text| text.cast_exact::<PyString>().ok());
+    let text = event_type.map(pystring::to_wtf8).transpose()?.unwrap_or_default();
+    if core::Admission::of(&text) == core::Admission::Never {
+        return Ok(());
+    }
     with_node(event, |node| Ok(core::admit_event(node)?))
 }
 

@@ -195,7 +195,7 @@ pub fn admit_row(text: &[u8], max_depth: usize, tape: &mut Tape) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::has_admission_rules;
+    use super::super::Admission;
     use super::*;
 
     fn encode(text: &str) -> Result<String> {
@@ -223,27 +223,46 @@ mod tests {
 
     #[test]
     fn rows_without_admission_rules_pass() {
-        // Spec 30 §6: the types that rules A1, A5, C1, C2, D, E and F name are looked at in any case.
+        // Spec 30 §6: the types that rules A1, A5, C1, C2, D, E and F name are looked at in any case, those of rules A2
+        // to A4, B, C3 and C4 where a string of theirs occurs.
         let mut tape = Tape::new();
-        for event_type in [
-            "tool/result",
-            "system/message",
-            "developer/message",
-            "request/header",
-            "tool/code-dispatch",
-            "tool/code-dispatch-start",
-            "user/message",
-            "assistant/message",
-            "compaction/summary",
-            "x",
+        let retired = r#"[{"role":"developer","type":"tool-result"}]"#;
+        let message = format!(r#"{{"role":"developer","content":{retired}}}"#);
+        let all = format!(
+            r#"{{"role":"developer","content":{retired},"message":{message},"inserted":[{message}],"messages":[{message}],"summary":{retired},
+            "stream":[{{"type":"chunk","chunk":{{"type":"block-start","blockType":"tool-result"}}}}]}}"#
+        )
+        .replace('\n', " ");
+        for (event_type, expected) in [
+            ("tool/result", Admission::Always),
+            ("system/message", Admission::Always),
+            ("developer/message", Admission::Always),
+            ("request/header", Admission::Always),
+            ("tool/code-dispatch", Admission::Always),
+            ("tool/code-dispatch-start", Admission::Always),
+            ("user/message", Admission::IfRetired),
+            ("assistant/message", Admission::IfRetired),
+            ("assistant/attempt", Admission::IfRetired),
+            ("agent/inbox/spliced", Admission::IfRetired),
+            ("session/title-llm-request", Admission::IfRetired),
+            ("compaction/summary", Admission::IfRetired),
+            ("team/message/queued", Admission::IfRetired),
+            ("tool/ptc-dispatch", Admission::IfRetired),
+            ("tool/call", Admission::Never),
+            ("x", Admission::Never),
         ] {
-            let row = format!(r#"{{"type":"{event_type}","seq":0,"time":1,"data":null}}"#);
-            let is_refused = admit_row(row.as_bytes(), 64, &mut tape).is_err();
-            assert_eq!(
-                is_refused,
-                has_admission_rules(event_type.as_bytes(), false),
-                "{event_type}"
-            );
+            let mut is_refused = |data: &str| {
+                let row = format!(r#"{{"type":"{event_type}","seq":0,"time":1,"data":{data}}}"#);
+                admit_row(row.as_bytes(), 64, &mut tape).is_err()
+            };
+            let found = (is_refused("null"), is_refused(&all));
+            let wanted = match expected {
+                Admission::Never => (false, false),
+                Admission::IfRetired => (false, true),
+                Admission::Always => (true, true),
+            };
+            assert_eq!(found, wanted, "{event_type}");
+            assert_eq!(Admission::of(event_type.as_bytes()), expected);
         }
     }
 }

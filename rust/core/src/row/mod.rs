@@ -9,8 +9,8 @@ mod scanner;
 mod seq_ranges;
 mod third;
 
+pub use admission::Admission;
 pub(crate) use admission::canonical_number;
-pub use admission::has_admission_rules;
 pub use envelope::{Envelope, admit_event, admit_row, encode_event};
 pub use header::{CURRENT_GENERATION, Header, parse_header};
 pub(crate) use scanner::Part;
