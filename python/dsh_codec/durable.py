@@ -167,11 +167,14 @@ def write_all(files: FileSystem, descriptor: int, data: Buffer, path: str) -> No
     Raises:
         OSError: The system refuses; some of the bytes may have been written.
     """
-    view = memoryview(data).cast("B")
+    size_bytes = memoryview(data).nbytes
     offset = 0
-    while offset < len(view):
+    while offset < size_bytes:
+        part: Buffer = data
+        if offset > 0 or size_bytes > _WRITE_BYTES:
+            part = memoryview(data).cast("B")[offset : offset + _WRITE_BYTES]
         try:
-            taken = files.write(descriptor, view[offset : offset + _WRITE_BYTES])
+            taken = files.write(descriptor, part)
         except OSError as error:
             raise named(error, path) from None
         if taken <= 0:

@@ -6,6 +6,7 @@ use dsh_codec_core::json::{may_be_retired, order_keys};
 use dsh_codec_core::{Error, ErrorKind};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::iter::{BoundListIterator, BoundTupleIterator};
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::errors::KernelResult;
@@ -38,8 +39,8 @@ pub(crate) fn write_value(
 type Member<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);
 
 enum Open<'py> {
-    List(Bound<'py, PyList>, usize),
-    Tuple(Bound<'py, PyTuple>, usize),
+    List(BoundListIterator<'py>),
+    Tuple(BoundTupleIterator<'py>),
     /// Members of the objects around it.
     Dict(usize),
 }
@@ -99,15 +100,8 @@ impl<'py> ValueWriter<'py> {
         }
         while let Some(innermost) = self.open.last_mut() {
             let (inner, bracket) = match innermost {
-                // A list that shrinks meanwhile just ends.
-                Open::List(list, at) => {
-                    let next = |at| list.get_item(at).ok();
-                    (write_elements(next, at, &mut self.notes, out)?, b']')
-                }
-                Open::Tuple(tuple, at) => {
-                    let next = |at| tuple.get_item(at).ok();
-                    (write_elements(next, at, &mut self.notes, out)?, b']')
-                }
+                Open::List(elements) => (write_elements(elements, &mut self.notes, out)?, b']'),
+                Open::Tuple(elements) => (write_elements(elements, &mut self.notes, out)?, b']'),
                 Open::Dict(outer) => {
                     let outer = *outer;
                     (
@@ -142,9 +136,9 @@ impl<'py> ValueWriter<'py> {
         };
         out.push(b'[');
         self.open.push(match value.cast_into::<PyList>() {
-            Ok(list) => Open::List(list, 0),
+            Ok(list) => Open::List(list.into_iter()),
             Err(error) => match error.into_inner().cast_into::<PyTuple>() {
-                Ok(tuple) => Open::Tuple(tuple, 0),
+                Ok(tuple) => Open::Tuple(tuple.into_iter()),
                 Err(error) => {
                     let name = type_name(&error.into_inner());
                     return Err(PyTypeError::new_err(format!("JSON has no value of type {name}")).into());
@@ -183,16 +177,15 @@ impl<'py> ValueWriter<'py> {
 /// Writes elements up to one that has children, which is returned; None at the end.
 #[inline]
 fn write_elements<'py>(
-    next: impl Fn(usize) -> Option<Bound<'py, PyAny>>,
-    at: &mut usize,
+    elements: &mut impl Iterator<Item = Bound<'py, PyAny>>,
     notes: &mut Notes<'py>,
     out: &mut Vec<u8>,
 ) -> KernelResult<Option<Bound<'py, PyAny>>> {
-    while let Some(element) = next(*at) {
-        if *at > 0 {
+    for element in elements {
+        // Strings end in a quote, so a bracket at the end is a bracket.
+        if out.last() != Some(&b'[') {
             out.push(b',');
         }
-        *at += 1;
         if !write_scalar(&element, notes, out)? {
             return Ok(Some(element));
         }
@@ -210,7 +203,6 @@ fn write_members<'py>(
     while members.len() > outer
         && let Some((key, value)) = members.pop()
     {
-        // Strings end in a quote, so a bracket at the end is a bracket.
         if out.last() != Some(&b'{') {
             out.push(b',');
         }
@@ -275,6 +267,14 @@ fn write_integer<'py>(
 }
 
 fn write_small(small: i64, out: &mut Vec<u8>) {
+    // Most times between chunks.
+    if let Ok(number @ 0..100) = u8::try_from(small) {
+        if number >= 10 {
+            out.push(b'0' + number / 10);
+        }
+        out.push(b'0' + number % 10);
+        return;
+    }
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut rest = small.unsigned_abs();
