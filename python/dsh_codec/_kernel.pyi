@@ -768,7 +768,7 @@ def check_many(
     Args:
         paths: Files; a pipe would be waited for, and no signal ends that.
         threads: Threads that check, at least 1; None: as many as there are processors for this
-            process. Each takes a file at a time; those without one share the large plain files.
+            process. Each takes a file at a time; those without one share the large files.
         progress: Called in the calling thread with the bytes of files that are done, every 50 to
             60 ms or a piece of work later, and at the end. The number never decreases. What it raises
             ends the call.

@@ -342,8 +342,8 @@ pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<Fi
 ///
 /// # Cost
 /// Memory: buffers of 1 MiB, the window of a frame, the longest row, and above level `Scan` that of
-/// [`RuleCheck`](crate::rules::RuleCheck). On several threads also six parts of 256 KiB with their parsed rows; of frames
-/// a window of at most 8 MiB and 2 MiB of text for each thread.
+/// [`RuleCheck`](crate::rules::RuleCheck). On several threads also six parts of 256 KiB with their parsed rows; for frames
+/// a window of at most 8 MiB and 2 MiB of text, for each of at most three threads.
 ///
 /// # Source
 /// Spec 00 §6, 10 §8.

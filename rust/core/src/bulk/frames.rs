@@ -23,6 +23,9 @@ const PIECE_BYTES: usize = if cfg!(test) { 1_000 } else { 256 << 10 };
 /// Pieces that wait for the scan, of each decoder; as many as a run mostly has.
 const MAX_WAITING: usize = 4;
 
+/// Decoders of one file: more would take memory, and the scan would not keep up with them.
+pub(super) const MAX_DECODERS: usize = 3;
+
 /// Window of a frame up to which decoders take it. Larger ones are left to the scan, so that only one is in memory.
 const MAX_WINDOW_BYTES: u64 = 8 << 20;
 

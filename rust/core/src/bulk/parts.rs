@@ -10,6 +10,7 @@ use std::io::{Read, Seek};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::frames::MAX_DECODERS;
 use super::{FileScan, Work, plain_scan};
 use crate::error::{Error, Result};
 use crate::row::{Header, Part, RowScanner, ScanOptions};
@@ -50,7 +51,7 @@ impl Default for Plan {
 impl Plan {
     /// The plan for a file that so many threads have time for.
     pub(super) fn with_threads(self, threads: usize) -> Self {
-        let decoders = if threads > 1 { threads } else { 0 };
+        let decoders = if threads > 1 { threads.min(MAX_DECODERS) } else { 0 };
         Self { decoders, ..self }
     }
 }
