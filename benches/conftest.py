@@ -27,6 +27,7 @@ MODULES = (
     "text",
     "arrays",
     "json",
+    "writer",
     "start",
     "report",
     "growth",

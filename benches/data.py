@@ -224,6 +224,25 @@ def framed(plain: bytes, policy: str) -> bytes:
     return b"".join(map(kernel.encode_frame, split_frames(plain, policy)))
 
 
+def _framed_notes(count: int) -> Iterator[bytes]:
+    """Yield the frames of a log of notes: words and numbers, some 700 bytes of text each."""
+    from dsh_codec import kernel
+
+    chance = random.Random(SEED)
+    header = {"type": "session", "version": 4, "id": "notes", "createdAt": 0}
+    yield kernel.encode_frame(
+        line_of(header | {"isSeeded": False, "delegationDepth": 0})
+    )
+    for seq in range(count):
+        parts = [
+            chance.choice(WORDS) if chance.randrange(3) else f"{chance.getrandbits(48)}"
+            for _ in range(80)
+        ]
+        data = {"text": " ".join(parts)}
+        row = {"type": "note/made", "seq": seq, "time": 200 * seq, "data": data}
+        yield kernel.encode_frame(line_of(row | {"ignorable": True}))
+
+
 class Logs:
     """Logs of one size in one directory, each made when it is first asked for."""
 
@@ -295,6 +314,27 @@ class Logs:
                 path = directory / f"{number:04}.jsonl"
                 path.write_bytes(v4_log(4, 200, seed=100 * number))
         return sorted(directory.rglob("*.jsonl"))
+
+    def tiny_frames(self) -> Path:
+        """115,000 frames of one short row each, 50 MB; small: 200 frames."""
+        count = 200 if self.small else 115_000
+        path = self.directory / f"tiny-frames-{count}.zstd"
+        if not path.exists():
+            _write(path, b"".join(_framed_notes(count)))
+        return path
+
+    def framed_notes(self, size: int) -> Path:
+        """A log of short rows in frames of their own, of at least `size` bytes; small: 20 kB."""
+        size = 20_000 if self.small else size
+        path = self.directory / f"notes-{size}" / "session.v4.jsonl.zstd"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            frames = _framed_notes(size)
+            data = bytearray()
+            while len(data) < size:
+                data += next(frames)
+            _write(path, bytes(data))
+        return path
 
     def _log(self, name: str, generation: str, turns: int, policy: str | None) -> Path:
         name = f"{name}-{generation}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import tracemalloc
@@ -288,6 +289,44 @@ def test_threads_find_the_same(kernel, tmp_path, harm, level):
     expected = found(alone, {"level": level, "threads": 1})
     assert found(alone, {"level": level, "threads": 3}) == expected
     assert found(together, {"level": level, "threads": 3}) == expected
+
+
+def framed(text: bytes, lines: int, kernel: Any) -> list[bytes]:
+    """Return frames of so many lines each; the header is in one of its own."""
+    header, *others = text.splitlines(keepends=True)
+    parts = [b"".join(others[n : n + lines]) for n in range(0, len(others), lines)]
+    return [kernel.encode_frame(part) for part in (header, *parts)]
+
+
+@pytest.mark.parametrize("lines", [1, 100, 1_000_000])
+@pytest.mark.parametrize("harm", ["sound", "torn", "gap", "no JSON", "checksum"])
+def test_threads_decode_the_same(kernel, tmp_path, harm, lines):
+    """Issue 3, item 2: frames are decoded by several threads; the result is that of one."""
+    chance = random.Random(7)  # noqa: S311 - seeded data
+    text = HEADER + b"".join(
+        rows(seq, seq + 1, f"{chance.getrandbits(16_000):x}") for seq in range(700)
+    )
+    if harm in ("gap", "no JSON"):
+        text = damage(text, harm)
+    frames = framed(text, lines, kernel)
+    if harm == "checksum":
+        middle = len(frames) // 2
+        frames[middle] = frames[middle][:-1] + bytes([frames[middle][-1] ^ 1])
+    data = b"".join(frames)
+    path = tmp_path / "log"
+    path.write_bytes(data[:-3] if harm == "torn" else data)
+    assert len(data) > 1 << 20
+
+    def found(threads: int) -> Any:
+        try:
+            scan = kernel.check_file(path, threads=threads)
+        except DshCodecError as error:
+            return type(error), error.args
+        return scan[:8]
+
+    is_refused = isinstance(found(1)[0], type)
+    assert is_refused == (harm not in ("sound", "torn"))
+    assert found(1) == found(2) == found(5)
 
 
 @pytest.mark.parametrize("threads", [0, -1])

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,25 @@ def test_higher_generation_supersedes(tmp_path: Path) -> None:
     expected = [0, 1, 2, Superseded(str(newer), 5)]
     assert seqs(following) == expected
     assert seqs(following.poll()) == expected[-1:]
+
+
+@pytest.mark.parametrize("age_s", [0, 3600])
+def test_higher_generation_is_seen_however_old_the_directory_is(
+    tmp_path: Path, age_s: int
+) -> None:
+    """A directory that was listed long after its last change is not listed again before the next."""
+    path = make_log(tmp_path, [ALL[:3]])
+    changed_ns = time.time_ns() - age_s * 10**9
+    os.utime(path.parent, ns=(changed_ns, changed_ns))
+    following = follow(path.parent)
+    assert seqs(following.poll()) == [0, 1, 2]
+    assert seqs(following.poll()) == []
+    newer = path.with_name("session.v5.jsonl.zstd")
+    newer.write_bytes(b"")
+    if age_s == 0:
+        # Time stamps are coarse: the change may not show in them.
+        os.utime(path.parent, ns=(changed_ns, changed_ns))
+    assert seqs(following.poll()) == [Superseded(str(newer), 5)]
 
 
 @pytest.mark.parametrize("stored", STORED)

@@ -1,15 +1,9 @@
-"""The real runtime resumes what is written, repaired and repacked here. Spec: 70 §2, §4.
-
-`DSH_RUNTIME` names the executable of release 0.2.1rc2.
-"""
+"""The real runtime resumes what is written, repaired and repacked here. Spec: 70 §2, §4."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,47 +13,21 @@ from dsh_codec.repack import repack
 from dsh_codec.repair import repair
 from dsh_codec.writer import Writer
 from fault_oracle import read
-from small_logs import DEMO, SHARED
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from real_runtime import RealRuntime
+from small_logs import DEMO
 
 pytestmark = pytest.mark.interop
 
 SESSION = "session-00000000-0000-4000-8000-000000000001"
 
 
-@pytest.fixture(scope="module")
-def driver() -> ModuleType:
-    """The driver of real runtimes."""
-    tools = Path(os.environ.get("DSH_TOOLS", SHARED / "tools")) / "make_real_logs.py"
-    if "DSH_RUNTIME" not in os.environ or not tools.is_file():
-        pytest.skip("DSH_RUNTIME names no runtime, or its driver is not there")
-    spec = importlib.util.spec_from_file_location("make_real_logs", tools)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-class Harness:
+class Harness(RealRuntime):
     """One home of a runtime, and one session in it."""
-
-    def __init__(self, driver: ModuleType, place: Path) -> None:
-        self.driver = driver
-        self.runtime = driver.Runtime(os.environ["DSH_RUNTIME"], place, "run")
-        self.root = Path(self.runtime.home) / "sessions"
-        self.random = random.Random(7)  # noqa: S311 - repeatable
 
     def resume(self, path: Path) -> list[dict[str, Any]]:
         """Let the runtime answer one more task; our bytes have to stay as a prefix."""
         before, known = path.read_bytes(), read(path)
-        words = ("text", self.driver.pieces(self.random, 12))
-        outcome = self.runtime.run(
-            "One more turn.", [self.driver.stream(words)], session_id=SESSION
-        )
-        assert outcome["rc"] == 0, outcome["stderr"]
+        self.answer("One more turn.", SESSION)
         assert path.read_bytes().startswith(before)
         events = read(path)
         assert events[: len(known)] == known
@@ -108,11 +76,9 @@ def append_turn(path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [-5, 3, 19])
-def test_runtime_resumes_what_a_writer_made(
-    driver: ModuleType, tmp_path: Path, level: int
-) -> None:
+def test_runtime_resumes_what_a_writer_made(tmp_path: Path, level: int) -> None:
     """Created, resumed, extended by us, resumed again."""
-    harness = Harness(driver, tmp_path)
+    harness = Harness(tmp_path)
     path = created(harness, level=level)
     assert harness.resume(path)
     append_turn(path)
@@ -121,9 +87,9 @@ def test_runtime_resumes_what_a_writer_made(
     assert dsh.check(path, level="full", mode="strict").is_sound
 
 
-def test_frames_are_those_of_the_runtime(driver: ModuleType, tmp_path: Path) -> None:
+def test_frames_are_those_of_the_runtime(tmp_path: Path) -> None:
     """Spec 70 §1: the runtime's own rows, appended again, give its bytes."""
-    harness = Harness(driver, tmp_path)
+    harness = Harness(tmp_path)
     path = created(harness)
     harness.resume(path)
     data = path.read_bytes()
@@ -142,10 +108,8 @@ def test_frames_are_those_of_the_runtime(driver: ModuleType, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("cut", [1, 2, 5, 60])
-def test_runtime_resumes_what_was_repaired(
-    driver: ModuleType, tmp_path: Path, cut: int
-) -> None:
-    harness = Harness(driver, tmp_path)
+def test_runtime_resumes_what_was_repaired(tmp_path: Path, cut: int) -> None:
+    harness = Harness(tmp_path)
     path = created(harness)
     harness.resume(path)
     path.write_bytes(path.read_bytes()[:-cut])
@@ -159,9 +123,9 @@ def test_runtime_resumes_what_was_repaired(
 @pytest.mark.parametrize("policy", ["turn", "single"])
 @pytest.mark.parametrize("level", [3, 19])
 def test_runtime_resumes_what_was_repacked(
-    driver: ModuleType, tmp_path: Path, policy: Any, level: int
+    tmp_path: Path, policy: Any, level: int
 ) -> None:
-    harness = Harness(driver, tmp_path)
+    harness = Harness(tmp_path)
     path = created(harness)
     harness.resume(path)
     assert repack(path, policy=policy, level=level).is_written

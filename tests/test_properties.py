@@ -394,6 +394,30 @@ def test_native_dumps_like_pure(both, value):
 
 
 @QUICK
+@given(
+    event=mutated(
+        st.fixed_dictionaries(
+            {
+                "type": st.sampled_from(
+                    ["x", "tool/result", "user/message", "session/end-seed"]
+                ),
+                "seq": st.sampled_from([3, 3.0, 4]),
+                "time": times,
+                "data": values,
+            },
+            optional={
+                "sourceEventSeqs": st.lists(st.integers(0, 3), unique=True),
+                "surfaceOp": values,
+                "ignorable": st.just(True),
+            },
+        )
+    )
+)
+def test_native_encodes_like_pure(both, event):
+    same_on(both, lambda kernel: kernel.encode_events([event], 3))
+
+
+@QUICK
 @given(timed=mutated(timed_chunks.map(as_objects)))
 def test_native_packs_like_pure(both, timed):
     same_on(both, lambda kernel: kernel.pack(timed))

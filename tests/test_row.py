@@ -306,6 +306,117 @@ def test_encode_event(kernel):
         kernel.encode_event({**row, "sourceEventSeqs": "1"})
 
 
+def test_encode_events(kernel):
+    """Spec 10 §5.1, §11.2: rows behind each other, any iterable, numbers in any spelling."""
+    first = {
+        "sourceEventSeqs": [1, 2, 3],
+        **event(5, data={"b": [1.0, 2**60], "1": "\ud800"}),
+    }
+    second = event(6.0, "x/y", ("\n" * 70 + "\xe9", {}), ignorable=True)
+    rows = kernel.encode_events(iter([first, second]), 5)
+    newlines = b"\\n" * 70
+    assert rows == (
+        b'{"sourceEventSeqs":[[1,3]],"type":"todo/write","seq":5,"time":105,'
+        b'"data":{"1":"\\ud800","b":[1,1152921504606847000]}}\n'
+        b'{"type":"x/y","seq":6,"time":106,"data":["' + newlines + b'\xc3\xa9",{}],"ignorable":true}\n',
+        2,
+        False,
+    )  # fmt: skip
+    assert kernel.encode_events([], 7) == (b"", 0, False)
+    assert first["sourceEventSeqs"] == [1, 2, 3]
+
+
+def test_encode_events_tells_of_an_inherited_marker(kernel):
+    """Spec 10 §4.4."""
+    for inherited, expected in ((True, True), (1, False), (None, False)):
+        marker = event(0, "session/end-seed", {"inherited": inherited})
+        assert kernel.encode_events([marker, event(1)], 0).has_marker is expected
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "rule"),
+    [
+        ({"seq": 6}, SeqGapError, "10 §5.1"),
+        ({"seq": "5"}, SeqGapError, "10 §5.1"),
+        ({"seq": True}, SeqGapError, "10 §5.1"),
+        ({"extra": 1}, RowError, "10 §5.1"),
+        ({"\ud800": 1}, RowError, "10 §5.1"),
+        ({7: 1}, RowError, "10 §5.1"),
+        ({"type": None}, RowError, "10 §5.1"),
+        ({"time": -0.0}, RowError, "10 §5.1"),
+        ({"time": 2**53}, RowError, "10 §5.1"),
+        ({"time": 1.5}, RowError, "10 §5.1"),
+        ({"ignorable": False}, RowError, "10 §5.1"),
+        ({"ignorable": 1}, RowError, "10 §5.1"),
+        ({"type": "session/end-seed", "data": []}, RowError, "10 §4.4"),
+        ({"sourceEventSeqs": (1, 2)}, RowError, "10 §6"),
+        ({"sourceEventSeqs": [1, -0.0]}, RowError, "10 §6"),
+        ({"sourceEventSeqs": [[1, 3]]}, RowError, "10 §6"),
+        ({"sourceEventSeqs": [5]}, RowError, "10 §6"),
+        ({"sourceEventSeqs": [2, 2]}, RowError, "10 §6"),
+        ({"type": "tool/result", "data": {}}, RowError, "E"),
+        ({"type": "tool/code-dispatch"}, UnsupportedError, "C1"),
+        ({"type": "user/message", "data": {"role": "developer"}}, RowError, "A2"),
+        ({"data": {"a": [-0.0]}}, RowError, "10 §11.2"),
+        ({"data": float("inf")}, RowError, "10 §11.2"),
+        ({"data": (float("nan"),)}, RowError, "10 §11.2"),
+        ({"data": 2**53 + 1}, RowError, "10 §11.2"),
+        ({"data": [10**400]}, RowError, "10 §11.2"),
+        ({"data": -(10**5000)}, RowError, "10 §11.2"),
+        # The earlier rule of two.
+        ({"seq": 6, "data": object()}, SeqGapError, "10 §5.1"),
+        ({"type": "tool/result", "data": {"a": -0.0}}, RowError, "E"),
+        ({"data": CYCLE}, LimitExceededError, None),
+        ({"data": {"a": "x" * 200}}, LimitExceededError, None),
+    ],
+)  # fmt: skip
+def test_encode_events_refuses(kernel, change, error, rule):
+    """Spec 10 §5.1, §6, §11.2, 30 §6: class, place and rule of what refuses."""
+    bad = {**event(5), **change}
+    with pytest.raises(error) as caught:
+        kernel.encode_events([event(4), bad], 4, max_row_bytes=150)
+    assert type(caught.value) is error
+    assert (caught.value.seq, caught.value.rule) == (5, rule)
+
+
+def test_encode_events_lacks_a_member(kernel):
+    for missing, error in (
+        ("type", RowError),
+        ("seq", SeqGapError),
+        ("time", RowError),
+        ("data", RowError),
+    ):
+        bad = event(0)
+        del bad[missing]
+        with pytest.raises(error) as caught:
+            kernel.encode_events([bad], 0)
+        assert caught.value.seq == 0
+    others: tuple[Any, ...] = ([], None, "x")
+    for value in others:
+        with pytest.raises(RowError) as caught:
+            kernel.encode_events([value], 0)
+        assert caught.value.seq == 0
+
+
+def test_encode_events_passes_other_errors_through(kernel):
+    """A value that JSON has not, before a number that is lost; an iterable that fails."""
+    for bad in (object(), {1: 2}, b"x", {"a": [float("nan"), {2}]}):
+        with pytest.raises(TypeError):
+            kernel.encode_events([event(0, data=bad)], 0)
+
+    def failing():
+        yield event(0)
+        message = "gone"
+        raise KeyError(message)
+
+    with pytest.raises(KeyError):
+        kernel.encode_events(failing(), 0)
+
+
 # --- scan of generation 4 ---
 
 

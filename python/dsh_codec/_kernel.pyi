@@ -13,6 +13,7 @@ from typing_extensions import Buffer
 
 from dsh_codec._types import (
     AttemptColumns,
+    EncodedRows,
     FileScan,
     FrameScan,
     Header,
@@ -509,6 +510,28 @@ def encode_event(event: Mapping[str, Any], /) -> bytes:
             no list. Spec: 10 §5.1.
     """
 
+def encode_events(
+    events: Iterable[Mapping[str, Any]], seq: int, /, *, max_row_bytes: int = 268435456
+) -> EncodedRows:
+    """Check a batch of logical events and write it as rows, so that every reader accepts them.
+
+    Args:
+        events: Dictionaries.
+        seq: The seq that the first has to have; the others count on.
+        max_row_bytes: Bytes in one row, line feed included.
+
+    Raises:
+        SeqGapError: An event has another seq.
+        UnsupportedError, RowError: Row admission refuses an event (30 §6), its members break a
+            rule (10 §5.1), or it holds a number that would be read as another one (10 §11.2).
+        LimitExceededError: A row is too long or too deep.
+        TypeError: An event holds something that is no JSON value.
+
+    Note:
+        The first event that is refused decides, and in it the rules in the order above; errors
+        of this package have its `seq`. Spec: 10 §11.2.
+    """
+
 class RowScanner:
     """Incremental scan of the plaintext of a log: header, rows, seqs. Spec: 10 §8.
 
@@ -710,7 +733,7 @@ def check_file(
     Args:
         path: The file.
         threads: Threads that check at most, at least 1; None: as many as there are processors for
-            this process. They share a plain file of some megabytes, where the kernel has them; what
+            this process. They share a file of some megabytes, where the kernel has them; what
             is found does not depend on it.
         mode: As for `check_bytes`.
         level: As for `check_bytes`.
@@ -745,7 +768,7 @@ def check_many(
     Args:
         paths: Files; a pipe would be waited for, and no signal ends that.
         threads: Threads that check, at least 1; None: as many as there are processors for this
-            process. Each takes a file at a time; those without one share the large plain files.
+            process. Each takes a file at a time; those without one share the large files.
         progress: Called in the calling thread with the bytes of files that are done, every 50 to
             60 ms or a piece of work later, and at the end. The number never decreases. What it raises
             ends the call.

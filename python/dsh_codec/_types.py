@@ -100,6 +100,20 @@ class StreamFault(NamedTuple):
     message: str
 
 
+class EncodedRows(NamedTuple):
+    """A batch of events as rows.
+
+    Attributes:
+        text: The rows, each with its line feed.
+        event_count: Rows.
+        has_marker: Whether one of them is an inherited `session/end-seed`. Spec: 10 §4.4.
+    """
+
+    text: bytes
+    event_count: int
+    has_marker: bool
+
+
 class ScanResult(NamedTuple):
     """What a scan found. Spec: 10 §8.
 

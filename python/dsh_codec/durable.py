@@ -167,11 +167,14 @@ def write_all(files: FileSystem, descriptor: int, data: Buffer, path: str) -> No
     Raises:
         OSError: The system refuses; some of the bytes may have been written.
     """
-    view = memoryview(data).cast("B")
+    size_bytes = memoryview(data).nbytes
     offset = 0
-    while offset < len(view):
+    while offset < size_bytes:
+        part: Buffer = data
+        if offset > 0 or size_bytes > _WRITE_BYTES:
+            part = memoryview(data).cast("B")[offset : offset + _WRITE_BYTES]
         try:
-            taken = files.write(descriptor, view[offset : offset + _WRITE_BYTES])
+            taken = files.write(descriptor, part)
         except OSError as error:
             raise named(error, path) from None
         if taken <= 0:
@@ -309,18 +312,20 @@ class AppendFile:
     def _opened(self) -> int:
         self._require_usable()
         descriptor = self._descriptor
+        status = place = None
         if descriptor is None:
             flags = os.O_WRONLY | os.O_APPEND
             descriptor = self._files.open(self.path, flags)
             self._descriptor = descriptor
-        status, place = os.fstat(descriptor), None
+            status = os.fstat(descriptor)
         with suppress(FileNotFoundError):
             place = os.stat(self.path)  # noqa: PTH116 - once a batch, so it has to be quick
+        # What is open stays the same file: as long as it has the path, the path tells its size.
         if (
             place is None
             or (place.st_dev, place.st_ino) != self._identity
-            or (status.st_dev, status.st_ino) != self._identity
-            or status.st_size != self.size_bytes
+            or place.st_size != self.size_bytes
+            or (status and (status.st_dev, status.st_ino) != self._identity)
         ):
             self._fault = "it was changed by somebody else"
             message = (

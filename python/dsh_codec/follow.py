@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import sys
 import threading
+import time
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from dsh_codec._backend import kernel
 from dsh_codec._types import Row
@@ -44,6 +46,11 @@ __all__ = ["Cursor", "Follow", "Reset", "Superseded", "Waiter", "follow"]
 
 INTERVAL_MS: Final = 100
 _WINDOW_BYTES: Final = 1 << 20
+_READ_FLAGS: Final = (
+    os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+)
+# More than the time stamps of any file system are apart.
+_SETTLED_NS: Final = 5_000_000_000
 _HANDED_AT_ONCE: Final = 256
 _SINGLE_HEADER: Final = (
     b'{"type":"session","version":0,"id":"-","createdAt":0,"delegationDepth":0}\n'
@@ -249,6 +256,8 @@ class Follow:
         self._closed = threading.Event()
         self._head: _Head | None = None
         self._reader: FrameReader | None = None
+        self._directory = str(Path(path).parent)
+        self._listed_ns: int | None = None
         self._generation = next(
             (
                 generation
@@ -346,8 +355,10 @@ class Follow:
     def _steps(self) -> Iterator[tuple[Cursor | None, Item | None]]:
         """Yield items with the cursor behind each; None for the end of a frame or row."""
         at = self._cursor
-        with Path(self.path).open("rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
+        # Without a file object: a look costs little more than what is new.
+        file = os.open(self.path, _READ_FLAGS)
+        try:
+            status = os.fstat(file)
             size = status.st_size
             place = (status.st_dev, status.st_ino)
             head = self._read_head(file, size, is_known=at is not None)
@@ -361,18 +372,26 @@ class Follow:
                     yield at, None
                 if size > at.offset:
                     at = yield from self._advance(file, at, head, size)
+        finally:
+            os.close(file)
         if at is not None and (found := self._successor()) is not None:
             yield at, found
 
     def _successor(self) -> Superseded | None:
         if self._generation is None:
             return None
-        top = log_files(Path(self.path).parent)
+        # A directory whose time has long been the same holds what it held.
+        changed_ns = os.stat(self._directory).st_mtime_ns  # noqa: PTH116 - once a poll
+        if changed_ns == self._listed_ns:
+            return None
+        is_settled = time.time_ns() - changed_ns > _SETTLED_NS
+        top = log_files(self._directory)
         if top and top[0].generation > self._generation:
             return Superseded(top[0].path, top[0].generation)
+        self._listed_ns = changed_ns if is_settled else None
         return None
 
-    def _read_head(self, file: IO[bytes], size: int, *, is_known: bool) -> _Head | None:
+    def _read_head(self, file: int, size: int, *, is_known: bool) -> _Head | None:
         """Return the header of the file; None if it is not complete or (known) not sound."""
         head = self._head
         if head is not None and _read(file, 0, len(head.raw)) == head.raw:
@@ -386,7 +405,7 @@ class Follow:
         self._head = head
         return head
 
-    def _parse_head(self, file: IO[bytes], size: int) -> _Head | None:
+    def _parse_head(self, file: int, size: int) -> _Head | None:
         raw = b""
         compression: Compression | None = None
         line = None
@@ -428,7 +447,7 @@ class Follow:
         return _Head(raw, compression, header, digest, len(line))
 
     def _advance(
-        self, file: IO[bytes], at: Cursor, head: _Head, size: int
+        self, file: int, at: Cursor, head: _Head, size: int
     ) -> Generator[tuple[Cursor, Item | None], None, Cursor]:
         """Yield what is complete; return where that ends."""
         window = _WINDOW_BYTES
@@ -446,17 +465,18 @@ class Follow:
                     position = at.plain_offset
                     for line in text.split(b"\n")[:-1]:
                         for event in self._events(line, seq, position, head, at):
-                            if event.seq >= at.next_seq:
-                                at = at._replace(next_seq=event.seq + 1)
-                                yield at, event
                             seq = event.seq + 1
+                            if seq > at.next_seq:
+                                at = Cursor(*at[:6], seq, *at[7:])
+                                yield at, event
                         position += len(line) + 1
-                    at = at._replace(
-                        offset=before + end,
-                        offset_seq=seq,
-                        next_seq=max(seq, at.next_seq),
-                        plain_offset=position,
-                        frame_count=at.frame_count + frames,
+                    at = Cursor(
+                        *at[:4],
+                        before + end,
+                        seq,
+                        max(seq, at.next_seq),
+                        position,
+                        at.frame_count + frames,
                     )
                     yield at, None
             except DshCodecError as error:
@@ -496,7 +516,7 @@ class Follow:
             if generation == 4:
                 kernel.admit(value)
             if generation >= 2:
-                check_envelope(value, seq)
+                check_envelope(value, seq, _check_sources)
             elif type(value) is dict and value.get("type") in MEMBERS:
                 row = _packed_row(value, line, seq, position)
                 yield from PackedRow(row, frame, limits.max_depth).events()
@@ -522,7 +542,7 @@ class Follow:
         row = Row(
             kind if isinstance(kind, str) else None,
             seq,
-            int(time) if is_sint(time) else None,
+            int(time) if generation >= 2 or is_sint(time) else None,
             line,
             position,
             seq + 1,
@@ -544,16 +564,22 @@ def _best_waiter(path: str) -> Waiter:
         return SleepWaiter()
 
 
-def _read(file: IO[bytes], offset: int, count: int) -> bytes:
+def _read(file: int, offset: int, count: int) -> bytes:
     """Read at a place; fewer bytes only if the file ends."""
-    file.seek(offset)
-    data = file.read(count)
-    while len(data) < count:
-        more = file.read(count - len(data))
+    data = _read_once(file, offset, count)
+    while data and len(data) < count:
+        more = _read_once(file, offset + len(data), count - len(data))
         if not more:
             break
         data += more
     return data
+
+
+def _read_once(file: int, offset: int, count: int) -> bytes:
+    if sys.platform == "win32":
+        os.lseek(file, offset, os.SEEK_SET)
+        return os.read(file, count)
+    return os.pread(file, count, offset)
 
 
 def _reset_reason(
@@ -676,6 +702,10 @@ def _check_old_envelope(value: Any, seq: int) -> None:
         raise _gap(seq, value.get("seq"))
     if "sourceEventSeqs" in value:
         kernel.decode_seqs(value["sourceEventSeqs"], codec="v0", max_entries=seq)
+
+
+def _check_sources(value: Any, seq: int) -> None:
+    kernel.decode_seqs(value, codec="v2", max_entries=seq)
 
 
 def _gap(seq: int, got: Any) -> SeqGapError:

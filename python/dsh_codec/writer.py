@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from dsh_codec._backend import kernel
+from dsh_codec._types import EncodedRows
 from dsh_codec.durable import AppendFile, OsFileSystem, make_directories, publish
-from dsh_codec.envelope import encode_row, is_inherited_marker
 from dsh_codec.errors import DshCodecError, LimitExceededError, RowError
 from dsh_codec.find import CURRENT_GENERATION
 from dsh_codec.header import CURRENT_VERSION, encode_header
@@ -85,8 +85,8 @@ class Writer:
         self._truncate_to = plan.truncate_to
         self._recovered = plan.recovered
         self._needs_marker = plan.needs_marker
-        self._buffer: list[bytes] = []
-        self._buffer_has_marker = False
+        self._buffer: list[EncodedRows] = []
+        self._buffered_count = 0
         self._deadline_ms = 0.0
         self._is_closed = False
         self._fault: str | None = None
@@ -268,7 +268,7 @@ class Writer:
     @property
     def next_seq(self) -> int:
         """The seq that the next event has to have; buffered events are counted."""
-        return self._stored_count + len(self._buffer)
+        return self._stored_count + self._buffered_count
 
     @property
     def stored_count(self) -> int:
@@ -278,7 +278,7 @@ class Writer:
     @property
     def buffered_count(self) -> int:
         """Events that `enqueue` holds back."""
-        return len(self._buffer)
+        return self._buffered_count
 
     @property
     def truncate_to(self) -> int | None:
@@ -322,8 +322,8 @@ class Writer:
 
         Raises:
             SeqGapError: A seq does not continue the log.
-            UnsupportedError, RowError: An event breaks a rule, see `encode_row`. Nothing is
-                written then, nor for the next two.
+            UnsupportedError, RowError: An event breaks a rule, see `kernel.encode_events`. Nothing
+                is written then, nor for the next two.
             LimitExceededError: A row or the batch exceeds a limit.
             TypeError: An event holds something that is no JSON value.
             SessionLockedError, FileExistsError, IdentityError: The first batch of a new session
@@ -338,7 +338,7 @@ class Writer:
         """
         self._require_open()
         batch = self._admit(events)
-        if batch.rows:
+        if batch.event_count:
             self._drain()
             self._commit(batch)
         return self.next_seq
@@ -420,11 +420,11 @@ class Writer:
         """
         self._require_open()
         batch = self._admit(events)
-        if batch.rows:
+        if batch.event_count:
             if not self._buffer:
                 self._deadline_ms = self._now_ms() + self._options.window_ms
-            self._buffer += batch.rows
-            self._buffer_has_marker |= batch.has_marker
+            self._buffer.append(batch)
+            self._buffered_count += batch.event_count
         self.flush_if_due()
         return self.next_seq
 
@@ -434,7 +434,9 @@ class Writer:
         Raises:
             DshCodecError, OSError: As for `enqueue`.
         """
-        is_complete = not self._needs_marker or self._buffer_has_marker
+        is_complete = not self._needs_marker or any(
+            batch.has_marker for batch in self._buffer
+        )
         if self.due_in_ms == 0 and is_complete:
             self._drain()
             return True
@@ -451,7 +453,7 @@ class Writer:
         self._require_open()
         self._drain()
         if self._file is None:
-            self._commit(_Batch([], has_marker=False))
+            self._commit(_NO_ROWS)
         elif not self._options.durable:
             self._file.sync()
 
@@ -505,22 +507,17 @@ class Writer:
             )
             raise OSError(errno.EIO, message, self.path)
 
-    def _admit(self, events: Iterable[Mapping[str, Any]]) -> _Batch:
+    def _admit(self, events: Iterable[Mapping[str, Any]]) -> EncodedRows:
         """Check and encode a batch; nothing changes, whatever is wrong with it."""
-        rows: list[bytes] = []
-        has_marker = False
-        seq = self.next_seq
-        for event in events:
-            # Mappings of other classes are no JSON values to the kernel.
-            value = event if type(event) is dict else dict(event)
-            try:
-                row = encode_row(value, seq, max_row_bytes=self._options.max_row_bytes)
-            except DshCodecError as error:
-                raise error.located(path=self.path) from None
-            rows.append(row)
-            has_marker = has_marker or is_inherited_marker(value)
-            seq += 1
-        if has_marker and self.header["isSeeded"] is not True:
+        # Mappings of other classes are no JSON values to the kernel.
+        values = [event if type(event) is dict else dict(event) for event in events]
+        try:
+            batch = kernel.encode_events(
+                values, self.next_seq, max_row_bytes=self._options.max_row_bytes
+            )
+        except DshCodecError as error:
+            raise error.located(path=self.path) from None
+        if batch.has_marker and self.header["isSeeded"] is not True:
             message = (
                 "an inherited session/end-seed belongs to a seeded session only; with it "
                 "nobody could read this log"
@@ -528,22 +525,17 @@ class Writer:
             raise RowError(
                 message, self.path, None, None, self.next_seq, None, "10 §4.4"
             )
-        _check_batch_bytes(rows)
-        return _Batch(rows, has_marker)
+        _check_batch_bytes(batch)
+        return batch
 
     def _drain(self) -> None:
-        if self._buffer:
-            # The buffered rows are not counted twice: they are stored, or still buffered.
-            rows, self._buffer = self._buffer, []
-            try:
-                for part in _split(rows):
-                    self._commit(_Batch(part, self._buffer_has_marker))
-                    rows = rows[len(part) :]
-            finally:
-                self._buffer = rows
-            self._buffer_has_marker = False
+        while self._buffer:
+            batch, taken = _joined(self._buffer)
+            self._commit(batch)
+            del self._buffer[:taken]
+            self._buffered_count -= batch.event_count
 
-    def _commit(self, batch: _Batch) -> None:
+    def _commit(self, batch: EncodedRows) -> None:
         if self._needs_marker and not batch.has_marker:
             message = (
                 "the first batch of a seeded session has to hold the inherited events and the "
@@ -551,12 +543,12 @@ class Writer:
             )
             raise RowError(message, self.path, None, None, None, None, "10 §4.4")
         if self._file is None:
-            self._publish(batch.rows)
+            self._publish(batch.text)
         else:
             self._recover(self._file)
-            self._file.append(self._encode(batch.rows))
+            self._file.append(self._encode(batch.text))
         self._needs_marker = False
-        self._stored_count += len(batch.rows)
+        self._stored_count += batch.event_count
 
     def _recover(self, file: AppendFile) -> None:
         """Spec 10 §8.4: cut, sync; recovered rows as a batch of their own, sync."""
@@ -564,16 +556,15 @@ class Writer:
             file.cut(self._truncate_to)
             self._truncate_to = None
         if self._recovered:
-            file.append(self._encode(self._recovered))
+            file.append(self._encode(b"".join(self._recovered)))
             self._recovered = ()
 
-    def _encode(self, rows: Sequence[bytes]) -> bytes:
-        text = b"".join(rows)
+    def _encode(self, text: bytes) -> bytes:
         if self.compression == "none":
             return text
         return kernel.encode_frame(text, level=self.level)
 
-    def _publish(self, rows: list[bytes]) -> None:
+    def _publish(self, text: bytes) -> None:
         """Make the session: directories, lock, the log with its first batch."""
         files = self._options.files
         directory = self._directories[-1]
@@ -581,9 +572,9 @@ class Writer:
         if self._lock is None:
             self._lock = SessionLock(directory, backend=self._options.lock_backend)
         require_new(self._directories, self.header["id"])
-        parts = [self._encode([self._header_line])]
-        if rows:
-            parts.append(self._encode(rows))
+        parts = [self._encode(self._header_line)]
+        if text:
+            parts.append(self._encode(text))
         is_visible = False
 
         def note_visible() -> None:
@@ -654,15 +645,11 @@ class _Plan(NamedTuple):
     needs_marker: bool = False
 
 
-class _Batch(NamedTuple):
-    """Rows that were checked, each with its line feed."""
-
-    rows: list[bytes]
-    has_marker: bool
+_NO_ROWS: Final = EncodedRows(b"", 0, has_marker=False)
 
 
-def _check_batch_bytes(rows: list[bytes]) -> None:
-    total = sum(map(len, rows))
+def _check_batch_bytes(batch: EncodedRows) -> None:
+    total = len(batch.text)
     if total > MAX_FRAME_PLAIN_BYTES:
         message = (
             f"the batch has {total} bytes, more than a reader takes from one frame "
@@ -676,15 +663,16 @@ def _check_batch_bytes(rows: list[bytes]) -> None:
         )
 
 
-def _split(rows: list[bytes]) -> Iterable[list[bytes]]:
-    """Yield the rows in batches that a frame may hold; nearly always in one."""
-    start = total = 0
-    for index, row in enumerate(rows):
-        total += len(row)
-        if total > MAX_FRAME_PLAIN_BYTES:
-            yield rows[start:index]
-            start, total = index, len(row)
-    yield rows[start:]
+def _joined(batches: list[EncodedRows]) -> tuple[EncodedRows, int]:
+    """Return the first batches as one that a frame may hold, and how many they are."""
+    total = taken = 0
+    for batch in batches:
+        total += len(batch.text)
+        if taken and total > MAX_FRAME_PLAIN_BYTES:
+            break
+        taken += 1
+    texts, counts, markers = zip(*batches[:taken], strict=True)
+    return EncodedRows(b"".join(texts), sum(counts), any(markers)), taken
 
 
 def _records_of(

@@ -9,6 +9,7 @@ from dsh_codec._pure.columns import (
     row_columns,
     stream_columns,
 )
+from dsh_codec._pure.encode import encode_events
 from dsh_codec._pure.frame import (
     FrameReader,
     FrameScanner,
@@ -56,6 +57,7 @@ __all__ = [
     "decode_seqs",
     "dump",
     "encode_event",
+    "encode_events",
     "encode_frame",
     "encode_seqs",
     "expand",

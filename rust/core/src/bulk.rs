@@ -1,5 +1,6 @@
 //! One pass over a whole file: container, rows, seqs, every stream record. Spec 10 §8.2, §8.3.
 
+mod frames;
 mod parts;
 
 use std::fs::File;
@@ -18,6 +19,7 @@ use crate::frame::{FrameReader, FrameScanner, MAX_PIECE_BYTES, Step};
 use crate::row::{Mode, RowScanner, ScanOptions, ScanResult};
 use crate::rules::Level;
 
+use frames::{Ahead, Input, Next, Run, add_frame, shrank};
 use parts::{Parts, Plan};
 
 /// First bytes of a Zstandard frame. Spec 10 §7.3.
@@ -161,6 +163,12 @@ trait Source {
     fn read(&mut self, from: u64, to: u64, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
     /// Runs a frame scanner over everything.
     fn scan_frames(&mut self, scanner: &mut FrameScanner, seen: &mut Vec<(u64, u64)>) -> Result<Frames>;
+    /// A file that threads can read at any place while this is read, too.
+    fn shared(&self) -> Option<File> {
+        None
+    }
+    /// Counts the bytes before `end` as done, each once.
+    fn count(&mut self, _end: u64) {}
 }
 
 #[derive(Default)]
@@ -168,13 +176,16 @@ struct Frames {
     count: u64,
     /// End of the last complete frame.
     end: u64,
+    runs: Vec<Run>,
 }
 
 impl Frames {
     fn note(&mut self, seen: &mut Vec<(u64, u64)>) {
-        self.count += seen.len() as u64;
-        self.end = seen.last().map_or(self.end, |&(_, end)| end);
-        seen.clear();
+        for frame in seen.drain(..) {
+            add_frame(&mut self.runs, frame, self.count);
+            self.count += 1;
+            self.end = frame.1;
+        }
     }
 }
 
@@ -238,14 +249,6 @@ impl<'a> Disk<'a> {
         })
     }
 
-    /// Counts the bytes before `end` as done, each once.
-    fn count(&mut self, end: u64) {
-        if end > self.counted {
-            self.work.add(end - self.counted);
-            self.counted = end;
-        }
-    }
-
     /// The first bytes; of a file that fits into the buffer, all.
     fn head(&mut self) -> Result<&[u8]> {
         let least = MAGIC.len() as u64;
@@ -289,6 +292,21 @@ impl<'a> Disk<'a> {
 impl Source for Disk<'_> {
     fn len(&self) -> u64 {
         self.len
+    }
+
+    fn shared(&self) -> Option<File> {
+        if cfg!(unix) {
+            self.file.try_clone().ok()
+        } else {
+            None
+        }
+    }
+
+    fn count(&mut self, end: u64) {
+        if end > self.counted {
+            self.work.add(end - self.counted);
+            self.counted = end;
+        }
     }
 
     fn read(&mut self, from: u64, to: u64, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
@@ -338,19 +356,21 @@ pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<Fi
         is_zstandard(data),
         options,
         level,
+        &Plan::default(),
         &mut FrameBuffers::default(),
         &Work::default(),
     )
 }
 
-/// [`check_bytes`] for a file, on up to so many threads if it is a large plain one.
+/// [`check_bytes`] for a file, on up to so many threads if it is a large one.
 ///
 /// # Errors
 /// `Io`, or as for [`check_bytes`].
 ///
 /// # Cost
 /// Memory: buffers of 1 MiB, the window of a frame, the longest row, and above level `Scan` that of
-/// [`RuleCheck`](crate::rules::RuleCheck). On several threads also six parts of 256 KiB with their parsed rows.
+/// [`RuleCheck`](crate::rules::RuleCheck). On several threads also six parts of 256 KiB with their parsed rows; for frames
+/// a window of at most 8 MiB and 2 MiB of text, for each of at most three threads.
 ///
 /// # Source
 /// Spec 00 §6, 10 §8.
@@ -386,6 +406,7 @@ fn check_alone(
         })
     };
     let together: Option<&Together<'_>> = (threads.get() > 1).then_some(&together);
+    let plan = plan.with_threads(threads.get());
     check_path(path, options, level, &plan, &mut buffers, &work, together)
 }
 
@@ -503,6 +524,8 @@ fn check_all<P: AsRef<Path> + Sync>(
     } else {
         threads.get().min(paths.len() + plan.max_parts - 1)
     };
+    // Threads without a file of their own do not decode; others do so in their place.
+    let plan = plan.with_threads(threads / paths.len().max(1));
     let crew = Crew::default();
     crew.lock().busy = threads;
     let share = |file, len| crew.share(Parts::new(file, len, options, level, plan, &work));
@@ -586,7 +609,15 @@ fn check_path(
         (Ok(false), Some(together)) if disk.len >= plan.min_file_bytes => {
             return together(disk.file, disk.len);
         }
-        (Ok(is_zstandard), _) => check(&mut disk, is_zstandard, options, level, &mut buffers.frames, work),
+        (Ok(is_zstandard), _) => check(
+            &mut disk,
+            is_zstandard,
+            options,
+            level,
+            plan,
+            &mut buffers.frames,
+            work,
+        ),
         (Err(error), _) => Err(error),
     };
     disk.count(disk.len);
@@ -605,11 +636,12 @@ fn check(
     is_zstandard: bool,
     options: ScanOptions,
     level: Level,
+    plan: &Plan,
     buffers: &mut FrameBuffers,
     work: &Work,
 ) -> Result<FileScan> {
     if is_zstandard {
-        check_frames(source, options, level, buffers, work)
+        check_frames(source, options, level, plan, buffers, work)
     } else {
         check_plain(source, options, level, buffers)
     }
@@ -648,6 +680,7 @@ fn check_frames(
     source: &mut impl Source,
     options: ScanOptions,
     level: Level,
+    plan: &Plan,
     buffers: &mut FrameBuffers,
     work: &Work,
 ) -> Result<FileScan> {
@@ -659,24 +692,37 @@ fn check_frames(
 
     let mut scanner = buffers.scanner(options, level);
     let (reader, piece) = buffers.start(options.limits.max_frame_plain_bytes)?;
-    source.read(0, frames.end, &mut |bytes| {
-        read_pieces(reader, bytes, piece, &mut |plain, frame, last| {
-            work.go_on()?;
-            let place = Location {
-                frame: Some(frame),
-                ..Location::default()
+    let mut take = |plain: &[u8], frame, last| {
+        work.go_on()?;
+        let place = Location {
+            frame: Some(frame),
+            ..Location::default()
+        };
+        scanner
+            .feed(plain, &mut |_| {})
+            .map_err(|error| error.located(place))?;
+        if last { scanner.end_frame() } else { Ok(()) }
+    };
+    let shared = (frames.end >= plan.min_stored_bytes && plan.decoders > 0).then(|| source.shared());
+    let is_through = match shared.flatten() {
+        Some(file) => {
+            let input = Input {
+                file,
+                runs: &frames.runs,
+                max_frame_plain_bytes: options.limits.max_frame_plain_bytes,
+                work,
             };
-            scanner
-                .feed(plain, &mut |_| {})
-                .map_err(|error| error.located(place))?;
-            if last { scanner.end_frame() } else { Ok(()) }
-        })
-    })?;
-    if reader.frame_count() < frames.count {
-        return Err(Error::new(
-            ErrorKind::Frame,
-            "the file shrank while it was read; read it again",
-        ));
+            read_ahead(&input, plan.decoders, source, reader, piece, &mut take)?
+        }
+        None => false,
+    };
+    if !is_through {
+        source.read(0, frames.end, &mut |bytes| {
+            read_pieces(reader, bytes, piece, &mut take)
+        })?;
+        if reader.frame_count() < frames.count {
+            return Err(shrank());
+        }
     }
     scanner.end_complete_frames()?;
     let plain_bytes = scanner.totals().fed_bytes;
@@ -696,6 +742,44 @@ fn check_frames(
         torn_start,
         truncate_to: torn_start,
         recovered_count,
+    })
+}
+
+/// Takes the text of all complete frames from threads that decode them; false if there are no threads to be had.
+fn read_ahead(
+    input: &Input<'_>,
+    decoders: usize,
+    source: &mut impl Source,
+    reader: &mut FrameReader,
+    piece: &mut [u8],
+    take: &mut TakePiece<'_>,
+) -> Result<bool> {
+    thread::scope(|scope| {
+        let decoders = decoders.min(input.runs.len());
+        let Some(mut ahead) = Ahead::start(scope, input, decoders) else {
+            return Ok(false);
+        };
+        while let Some((next, done)) = ahead.next()? {
+            match next {
+                Next::Piece(decoded) => {
+                    decoded.feed(take)?;
+                    ahead.give_back(decoded);
+                }
+                Next::Left(run) => {
+                    reader.restart_at(run.start, run.frame, u64::MAX);
+                    source.read(run.start, run.end, &mut |bytes| {
+                        read_pieces(reader, bytes, piece, take)
+                    })?;
+                    if reader.frame_count() < run.end_frame {
+                        return Err(shrank());
+                    }
+                }
+            }
+            if let Some(end) = done {
+                source.count(end);
+            }
+        }
+        Ok(true)
     })
 }
 

@@ -9,6 +9,7 @@
     reason = "these are Python docstrings, the same as in the stub"
 )]
 
+use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dsh_codec_core::frame as core;
@@ -28,6 +29,23 @@ const QUICK_SCAN_BYTES: usize = 1 << 20;
 
 /// Bytes of plaintext that are decoded in less time than it may take to get the GIL back: one block.
 const QUICK_PLAIN_BYTES: usize = 128 << 10;
+
+/// Bytes that are encoded at levels up to `QUICK_LEVEL` in less time than it may take to get the GIL back.
+const QUICK_BATCH_BYTES: usize = 64 << 10;
+const QUICK_LEVEL: i32 = 4;
+
+/// An encoder that holds more is not kept.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// What a thread keeps from batch to batch: making a compression context costs more than encoding a small batch.
+struct Encoding {
+    encoder: core::FrameEncoder,
+    frame: Vec<u8>,
+}
+
+thread_local! {
+    static ENCODER: Cell<Option<Encoding>> = const { Cell::new(None) };
+}
 
 /// Find the frames of a Zstandard file by structure, without decoding.
 ///
@@ -196,8 +214,25 @@ pub(crate) fn encode_frame(py: Python<'_>, data: InputBytes, level: i32) -> Kern
         return Err(PyValueError::new_err(format!("level must be from {least} to {most}")).into());
     }
     let bytes: &[u8] = &data;
-    let frame = py.detach(|| core::encode_frame(bytes, level))?;
-    Ok(PyBytes::new(py, &frame))
+    let mut kept = match ENCODER.take() {
+        Some(kept) if kept.encoder.level() == level => kept,
+        _ => Encoding {
+            encoder: core::FrameEncoder::new(level)?,
+            frame: Vec::new(),
+        },
+    };
+    let Encoding { encoder, frame } = &mut kept;
+    frame.clear();
+    if bytes.len() <= QUICK_BATCH_BYTES && level <= QUICK_LEVEL {
+        encoder.encode(bytes, frame)?;
+    } else {
+        py.detach(|| encoder.encode(bytes, frame))?;
+    }
+    let result = PyBytes::new(py, frame);
+    if encoder.size_bytes() + frame.capacity() <= KEPT_BYTES {
+        ENCODER.set(Some(kept));
+    }
+    Ok(result)
 }
 
 /// Return the plaintext that a torn last frame still yields.

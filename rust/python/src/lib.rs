@@ -5,6 +5,7 @@ mod attempt_text;
 mod buffer;
 mod bulk;
 mod columns;
+mod encode;
 mod errors;
 mod frame;
 mod json;
@@ -14,6 +15,7 @@ mod pystring;
 mod pyvalue;
 mod row;
 mod stream;
+mod write;
 
 use pyo3::prelude::*;
 
@@ -26,6 +28,8 @@ mod _native {
     use super::bulk::{check_bytes, check_file, check_many};
     #[pymodule_export]
     use super::columns::{ColumnScanner, StoredStream, row_columns, stream_columns};
+    #[pymodule_export]
+    use super::encode::encode_events;
     #[pymodule_export]
     use super::frame::{FrameReader, FrameScanner, encode_frame, recover_tail, scan_frames};
     #[pymodule_export]

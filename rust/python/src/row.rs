@@ -14,12 +14,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
-use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::buffer::InputBytes;
 use crate::errors::KernelResult;
-use crate::json::{Spelling, parse_bytes, write_value};
+use crate::json::parse_bytes;
 use crate::object::{KeyCache, with_scratch};
+use crate::pystring;
+use crate::write::{Spelling, write_value};
 
 /// Seqs that the free-standing decoder gives back at most; its own limit is 2^53.
 const MAX_DECODED_SEQS: u64 = 16_777_216;
@@ -91,7 +93,10 @@ impl FromPyObject<'_, '_> for Generation {
 }
 
 /// Gives a value that came from Python to the core as JSON.
-fn with_node<R>(value: &Bound<'_, PyAny>, f: impl FnOnce(Node<'_>) -> KernelResult<R>) -> KernelResult<R> {
+pub(crate) fn with_node<R>(
+    value: &Bound<'_, PyAny>,
+    f: impl FnOnce(Node<'_>) -> KernelResult<R>,
+) -> KernelResult<R> {
     let max_depth = Limits::default().max_depth as usize;
     let mut text = Vec::with_capacity(256);
     write_value(value, max_depth, Spelling::Exact, &mut text)?;
@@ -197,6 +202,18 @@ pub(crate) fn decode_seqs<'py>(
 #[pyfunction]
 #[pyo3(signature = (event, /))]
 pub(crate) fn admit(event: &Bound<'_, PyAny>) -> KernelResult<()> {
+    // Most types have no rule, and what is no event has none.
+    let event_type = match event.cast_exact::<PyDict>() {
+        Ok(event) => event.get_item(intern!(event.py(), "type"))?,
+        Err(_) => None,
+    };
+    let event_type = event_type
+        .as_ref()
+        .and_then(|text| text.cast_exact::<PyString>().ok());
+    let text = event_type.map(pystring::to_wtf8).transpose()?.unwrap_or_default();
+    if core::Admission::of(&text) == core::Admission::Never {
+        return Ok(());
+    }
     with_node(event, |node| Ok(core::admit_event(node)?))
 }
 

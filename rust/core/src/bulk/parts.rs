@@ -10,6 +10,7 @@ use std::io::{Read, Seek};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::frames::MAX_DECODERS;
 use super::{FileScan, OnPanic, Work, plain_scan};
 use crate::error::{Error, Result};
 use crate::row::{Header, Part, RowScanner, ScanOptions};
@@ -26,6 +27,10 @@ pub(super) struct Plan {
     pub(super) max_part_bytes: usize,
     /// Parts in memory at once.
     pub(super) max_parts: usize,
+    /// A shorter Zstandard file is not decoded ahead of the scan.
+    pub(super) min_stored_bytes: u64,
+    /// Threads that decode ahead of the scan; 0: the thread that scans decodes, too.
+    pub(super) decoders: usize,
 }
 
 impl Default for Plan {
@@ -37,7 +42,17 @@ impl Default for Plan {
             part_bytes: 1 << 18,
             max_part_bytes: 1 << 20,
             max_parts: 6,
+            min_stored_bytes: 1 << 20,
+            decoders: 0,
         }
+    }
+}
+
+impl Plan {
+    /// The plan for a file that so many threads have time for.
+    pub(super) fn with_threads(self, threads: usize) -> Self {
+        let decoders = if threads > 1 { threads.min(MAX_DECODERS) } else { 0 };
+        Self { decoders, ..self }
     }
 }
 
@@ -508,6 +523,7 @@ mod tests {
             part_bytes,
             max_part_bytes: part_bytes + chance.below(1_000),
             max_parts: 1 + chance.below(5),
+            ..Plan::default()
         }
     }
 

@@ -228,6 +228,8 @@ pub struct FrameReader {
     frame_start: u64,
     /// Bytes of the file taken.
     offset: u64,
+    max_window_bytes: u64,
+    is_too_wide: bool,
     failure: Option<Error>,
 }
 
@@ -246,20 +248,37 @@ impl FrameReader {
             frame: 0,
             frame_start: 0,
             offset: 0,
+            max_window_bytes: u64::MAX,
+            is_too_wide: false,
             failure: None,
         })
     }
 
     /// Goes to the start of another file, with the same decompression context.
     pub fn restart(&mut self) {
+        self.restart_at(0, 0, u64::MAX);
+    }
+
+    /// Goes to a frame that starts at `offset`, with the same decompression context. It and those behind it count from
+    /// `frame`. One with a larger window than `max_window_bytes` is refused before it takes memory, see
+    /// [`wide_frame`](Self::wide_frame).
+    pub fn restart_at(&mut self, offset: u64, frame: u64, max_window_bytes: u64) {
         self.decoder.reset();
         self.held.clear();
         self.is_inside_frame = false;
         self.may_hold_output = false;
-        self.frame = 0;
-        self.frame_start = 0;
-        self.offset = 0;
+        self.frame = frame;
+        self.frame_start = offset;
+        self.offset = offset;
+        self.max_window_bytes = max_window_bytes;
+        self.is_too_wide = false;
         self.failure = None;
+    }
+
+    /// Start and number of the frame that was refused for its window alone, with the argument of
+    /// [`restart_at`](Self::restart_at).
+    pub fn wide_frame(&self) -> Option<(u64, u64)> {
+        self.is_too_wide.then_some((self.frame_start, self.frame))
     }
 
     /// Takes bytes of the file from the front of `input` and puts plaintext of one frame into `out`.
@@ -309,7 +328,7 @@ impl FrameReader {
         }
     }
 
-    /// Frames decoded to their end.
+    /// Frames decoded to their end, and those before where it started.
     pub fn frame_count(&self) -> u64 {
         self.frame
     }
@@ -355,6 +374,7 @@ impl FrameReader {
         if self.held.is_empty()
             && let Some(header) = check_header(input).map_err(frame_error)?
         {
+            self.check_window(header)?;
             *input = self.decoder.begin(input, header)?;
             return Ok(true);
         }
@@ -362,12 +382,23 @@ impl FrameReader {
             self.held.push(byte);
             *input = rest;
             if let Some(header) = check_header(&self.held).map_err(frame_error)? {
+                self.check_window(header)?;
                 self.decoder.begin(&self.held, header)?;
                 self.held.clear();
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    fn check_window(&mut self, header: FrameHeader) -> Result<()> {
+        self.is_too_wide = header.window_bytes > self.max_window_bytes;
+        if self.is_too_wide {
+            return Err(frame_error(
+                "the frame has a larger window than its reader takes".into(),
+            ));
+        }
+        Ok(())
     }
 }
 

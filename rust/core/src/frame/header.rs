@@ -104,6 +104,8 @@ pub(super) struct FrameHeader {
     pub(super) len: usize,
     /// Bytes of plaintext that the frame declares.
     pub(super) content_size: Option<u64>,
+    /// Bytes that the decoder has to look back.
+    pub(super) window_bytes: u64,
 }
 
 /// Checks the frame header at the start of `bytes`; `None` when more bytes are needed.
@@ -155,6 +157,7 @@ pub(super) fn check_header(bytes: &[u8]) -> Result<Option<FrameHeader>, Fault> {
     Ok(Some(FrameHeader {
         len: 5 + rest_len,
         content_size,
+        window_bytes: window,
     }))
 }
 

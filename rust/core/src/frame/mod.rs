@@ -12,6 +12,6 @@ pub mod scan;
 pub mod tail;
 
 pub use decode::{FrameDecoder, FrameReader, MAX_PIECE_BYTES, Step};
-pub use encode::encode_frame;
+pub use encode::{FrameEncoder, encode_frame};
 pub use scan::{FrameScan, FrameScanner, scan_frames};
 pub use tail::recover_tail;

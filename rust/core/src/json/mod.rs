@@ -22,7 +22,7 @@ pub(crate) use reader::{read_integer, read_string_end};
 pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};
 pub(crate) use spell::push_literal;
 pub(crate) use tape::Shelf;
-pub use tape::{Elements, Kind, Members, Node, Tape};
+pub use tape::{Elements, Kind, Members, Node, Tape, may_be_retired};
 pub use writer::{order_keys, write_node};
 
 use reader::{Open, read_value, skip_space};

@@ -83,6 +83,12 @@ fn is_retired(raw: &[u8]) -> bool {
     )
 }
 
+/// Whether a text is one of the strings that rules A2 to A4, B, C3 and C4 of spec 30 §6 look for as values.
+#[inline]
+pub fn may_be_retired(text: &[u8]) -> bool {
+    matches!(text.len(), 6 | 9 | 11..=13) && RETIRED.contains(&text)
+}
+
 /// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

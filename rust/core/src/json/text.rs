@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::blocks::{Blocks, Task, dispatch};
+
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
 /// Whether the code unit is a high (leading) surrogate.
@@ -196,11 +198,64 @@ pub fn has_visible(text: &[u8]) -> bool {
     false
 }
 
-/// Appends WTF-8 text as a JSON string literal. Spec 10 §1.1.
-pub fn write_string(text: &[u8], out: &mut Vec<u8>) {
+/// Appends a byte that may not stand in a string literal by itself, in the way that JavaScript does.
+fn push_escape(byte: u8, out: &mut Vec<u8>) {
+    let letter = match byte {
+        b'"' | b'\\' => byte,
+        0x08 => b'b',
+        0x0c => b'f',
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        _ => return push_unit(u32::from(byte), out),
+    };
+    out.extend_from_slice(&[b'\\', letter]);
+}
+
+/// Appends `\u` and four digits.
+fn push_unit(unit: u32, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let hex = |nibble: u8| HEX.get(usize::from(nibble & 0xf)).copied().unwrap_or(b'0');
+    let [.., high, low] = unit.to_be_bytes();
+    out.extend_from_slice(&[b'\\', b'u', hex(high >> 4), hex(high), hex(low >> 4), hex(low)]);
+}
+
+/// Appends whole blocks of a text without halves; returns what is behind them.
+struct WriteBlocks<'a, 'o>(&'a [u8], &'o mut Vec<u8>);
+
+impl<'a> Task for WriteBlocks<'a, '_> {
+    type Output = &'a [u8];
+
+    #[inline(always)]
+    fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+        let Self(text, out) = self;
+        let (chunks, rest) = text.as_chunks::<64>();
+        for chunk in chunks {
+            let mut special = blocks.long(chunk).special;
+            let mut start = 0;
+            while special != 0 {
+                let at = special.trailing_zeros() as usize;
+                out.extend_from_slice(chunk.get(start..at).unwrap_or_default());
+                push_escape(chunk.get(at).copied().unwrap_or_default(), out);
+                start = at + 1;
+                special &= special - 1;
+            }
+            out.extend_from_slice(chunk.get(start..).unwrap_or_default());
+        }
+        rest
+    }
+}
+
+/// Appends WTF-8 text as a JSON string literal. Spec 10 §1.1.
+pub fn write_string(text: &[u8], out: &mut Vec<u8>) {
+    out.reserve(text.len() + 2);
     out.push(b'"');
+    // Halves begin with 0xed, as some characters do.
+    let text = if text.len() >= 64 && memchr::memchr(0xed, text).is_none() {
+        dispatch(WriteBlocks(text, out))
+    } else {
+        text
+    };
     let mut start = 0;
     let mut at = 0;
     while let Some(&byte) = text.get(at) {
@@ -214,21 +269,9 @@ pub fn write_string(text: &[u8], out: &mut Vec<u8>) {
             continue;
         }
         out.extend_from_slice(text.get(start..at).unwrap_or_default());
-        let short = match byte {
-            b'"' | b'\\' => Some(byte),
-            0x08 => Some(b'b'),
-            0x0c => Some(b'f'),
-            b'\n' => Some(b'n'),
-            b'\r' => Some(b'r'),
-            b'\t' => Some(b't'),
-            _ => None,
-        };
-        if let Some(letter) = short {
-            out.extend_from_slice(&[b'\\', letter]);
-        } else {
-            let unit = unit.unwrap_or(u32::from(byte));
-            let [.., high, low] = unit.to_be_bytes();
-            out.extend_from_slice(&[b'\\', b'u', hex(high >> 4), hex(high), hex(low >> 4), hex(low)]);
+        match unit {
+            Some(unit) => push_unit(unit, out),
+            None => push_escape(byte, out),
         }
         at += if byte == 0xed { 3 } else { 1 };
         start = at;
@@ -320,6 +363,30 @@ mod tests {
         assert_eq!(array_index(b"4294967294"), Some(4_294_967_294));
         for key in [&b"4294967295"[..], b"01", b"", b"-1", b"1.0", b"99999999999"] {
             assert_eq!(array_index(key), None);
+        }
+    }
+
+    #[test]
+    fn long_strings_are_escaped_as_short_ones() {
+        for special in [
+            &b"\n"[..],
+            b"\"",
+            b"\\",
+            b"\x01",
+            b"\xed\xa0\xbd",
+            b"\xed\x95\x9c",
+            b"\x7f",
+        ] {
+            let mut escaped = Vec::new();
+            write_string(special, &mut escaped);
+            let escaped = &escaped[1..escaped.len() - 1];
+            for at in 0..130 {
+                let text = [&vec![b'x'; at][..], special, &[b'y'; 130]].concat();
+                let mut out = Vec::new();
+                write_string(&text, &mut out);
+                let expected = [&b"\""[..], &vec![b'x'; at], escaped, &[b'y'; 130], b"\""].concat();
+                assert_eq!(out, expected, "{special:?} at {at}");
+            }
         }
     }
 }

@@ -56,6 +56,40 @@ fn is_tool_change(block: Node<'_>) -> bool {
     text_is(kind, "tool-addition") || text_is(kind, "tool-removal")
 }
 
+/// Which rows of a type row admission looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// None: there is no rule for the type.
+    Never,
+    /// Those with a value that may be one of the strings that rules A2 to A4, B, C3 and C4 look for.
+    IfRetired,
+    /// All.
+    Always,
+}
+
+impl Admission {
+    /// What row admission does with rows of a type.
+    pub fn of(event_type: &[u8]) -> Self {
+        match event_type {
+            b"user/message"
+            | b"assistant/message"
+            | b"assistant/attempt"
+            | b"agent/inbox/spliced"
+            | b"session/title-llm-request"
+            | b"compaction/summary"
+            | b"team/message/queued"
+            | b"tool/ptc-dispatch" => Self::IfRetired,
+            b"tool/result"
+            | b"system/message"
+            | b"developer/message"
+            | b"request/header"
+            | b"tool/code-dispatch"
+            | b"tool/code-dispatch-start" => Self::Always,
+            _ => Self::Never,
+        }
+    }
+}
+
 /// Applies every rule of row admission to a parsed row. A value that is no object passes: decoding refuses it.
 ///
 /// # Errors
@@ -72,18 +106,7 @@ pub(crate) fn admit(row: &Envelope<'_>, may_be_retired: bool) -> Result<()> {
     };
     let data = row.data;
     match &*event_type {
-        b"user/message"
-        | b"assistant/message"
-        | b"assistant/attempt"
-        | b"agent/inbox/spliced"
-        | b"session/title-llm-request"
-        | b"compaction/summary"
-        | b"team/message/queued"
-        | b"tool/ptc-dispatch"
-            if !may_be_retired =>
-        {
-            Ok(())
-        }
+        event_type if !may_be_retired && Admission::of(event_type) == Admission::IfRetired => Ok(()),
         b"user/message" => {
             ordinary_message(data)?;
             no_results("C3", member(object(data), "content"))

@@ -4,7 +4,7 @@ use super::admission::admit;
 use super::seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::json::number::write_double;
-use crate::json::{Node, write_node};
+use crate::json::{Node, Tape, write_node};
 
 /// The members of a row that is an object; the last value where a key is repeated.
 #[derive(Clone, Copy)]
@@ -182,10 +182,21 @@ pub fn admit_event(event: Node<'_>) -> Result<()> {
     Envelope::of(event).map_or(Ok(()), |envelope| admit(&envelope, true))
 }
 
+/// [`admit_event`] for the text of a row, which its caller has written.
+///
+/// # Errors
+/// As for [`admit_event`]; `Row` if the text has 4 GiB or more.
+pub fn admit_row(text: &[u8], max_depth: usize, tape: &mut Tape) -> Result<()> {
+    tape.read_row(text, max_depth)
+        .map_err(|_| Error::new(ErrorKind::Row, "the value is larger than 4 GiB"))?;
+    let may_be_retired = tape.may_be_retired();
+    Envelope::of(tape.root(text)).map_or(Ok(()), |envelope| admit(&envelope, may_be_retired))
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::Admission;
     use super::*;
-    use crate::json::Tape;
 
     fn encode(text: &str) -> Result<String> {
         let mut tape = Tape::new();
@@ -208,5 +219,50 @@ mod tests {
         let error = encode(r#"{"type":"tool/result","seq":3,"time":1,"data":{"message":{"role":"user"}}}"#)
             .unwrap_err();
         assert_eq!(error.rule(), Some("E"));
+    }
+
+    #[test]
+    fn rows_without_admission_rules_pass() {
+        // Spec 30 §6: the types that rules A1, A5, C1, C2, D, E and F name are looked at in any case, those of rules A2
+        // to A4, B, C3 and C4 where a string of theirs occurs.
+        let mut tape = Tape::new();
+        let retired = r#"[{"role":"developer","type":"tool-result"}]"#;
+        let message = format!(r#"{{"role":"developer","content":{retired}}}"#);
+        let all = format!(
+            r#"{{"role":"developer","content":{retired},"message":{message},"inserted":[{message}],"messages":[{message}],"summary":{retired},
+            "stream":[{{"type":"chunk","chunk":{{"type":"block-start","blockType":"tool-result"}}}}]}}"#
+        )
+        .replace('\n', " ");
+        for (event_type, expected) in [
+            ("tool/result", Admission::Always),
+            ("system/message", Admission::Always),
+            ("developer/message", Admission::Always),
+            ("request/header", Admission::Always),
+            ("tool/code-dispatch", Admission::Always),
+            ("tool/code-dispatch-start", Admission::Always),
+            ("user/message", Admission::IfRetired),
+            ("assistant/message", Admission::IfRetired),
+            ("assistant/attempt", Admission::IfRetired),
+            ("agent/inbox/spliced", Admission::IfRetired),
+            ("session/title-llm-request", Admission::IfRetired),
+            ("compaction/summary", Admission::IfRetired),
+            ("team/message/queued", Admission::IfRetired),
+            ("tool/ptc-dispatch", Admission::IfRetired),
+            ("tool/call", Admission::Never),
+            ("x", Admission::Never),
+        ] {
+            let mut is_refused = |data: &str| {
+                let row = format!(r#"{{"type":"{event_type}","seq":0,"time":1,"data":{data}}}"#);
+                admit_row(row.as_bytes(), 64, &mut tape).is_err()
+            };
+            let found = (is_refused("null"), is_refused(&all));
+            let wanted = match expected {
+                Admission::Never => (false, false),
+                Admission::IfRetired => (false, true),
+                Admission::Always => (true, true),
+            };
+            assert_eq!(found, wanted, "{event_type}");
+            assert_eq!(Admission::of(event_type.as_bytes()), expected);
+        }
     }
 }

@@ -9,8 +9,9 @@ mod scanner;
 mod seq_ranges;
 mod third;
 
+pub use admission::Admission;
 pub(crate) use admission::canonical_number;
-pub use envelope::{Envelope, admit_event, encode_event};
+pub use envelope::{Envelope, admit_event, admit_row, encode_event};
 pub use header::{CURRENT_GENERATION, Header, parse_header};
 pub(crate) use scanner::Part;
 pub use scanner::{Issue, Mode, Row, RowScanner, ScanOptions, ScanResult, StreamFault, Totals};

@@ -1,0 +1,270 @@
+//! A batch of events as the rows of generation 4. Spec 10 §5.1, §11.2.
+
+use dsh_codec_core::json::Tape;
+use dsh_codec_core::json::number::is_negative_zero;
+use dsh_codec_core::row as core;
+use dsh_codec_core::stream::Value;
+use dsh_codec_core::{Error, ErrorKind, Limits, Location};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyType};
+
+use crate::errors::{KernelError, KernelResult};
+use crate::json::too_deep;
+use crate::pystring;
+use crate::pyvalue::PyValue;
+use crate::row::{class, with_node};
+use crate::write::{Spelling, ValueWriter, loss_error};
+
+const END_SEED: &[u8] = b"session/end-seed";
+const SOURCES: &[u8] = b"sourceEventSeqs";
+
+/// Write a batch of logical events as rows of generation 4. See the stub.
+#[pyfunction]
+#[pyo3(signature = (events, seq, /, *, max_row_bytes = 268_435_456))]
+pub(crate) fn encode_events<'py>(
+    py: Python<'py>,
+    events: &Bound<'py, PyAny>,
+    seq: u64,
+    max_row_bytes: u64,
+) -> KernelResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+    let max_depth = Limits::default().max_depth as usize;
+    let mut encoder = Encoder {
+        max_depth,
+        max_row_bytes,
+        writer: ValueWriter::new(max_depth, 1, Spelling::JavaScript),
+        tape: Tape::new(),
+        text: Vec::with_capacity(1024),
+        has_marker: false,
+    };
+    let mut next = seq;
+    for event in events.try_iter()? {
+        encoder.add(&event?, next).map_err(|error| located(error, next))?;
+        next += 1;
+    }
+    let text = PyBytes::new(py, &encoder.text);
+    Ok(class(py, &CLASS, "EncodedRows")?.call1((text, next - seq, encoder.has_marker))?)
+}
+
+/// The error of an event, with its seq.
+fn located(error: KernelError, seq: u64) -> KernelError {
+    match error {
+        KernelError::Core { error, path } => {
+            let place = Location {
+                seq: Some(seq),
+                ..Location::default()
+            };
+            KernelError::Core {
+                error: error.located(place),
+                path,
+            }
+        }
+        other @ KernelError::Python(_) => other,
+    }
+}
+
+#[cold]
+fn malformed<T>(rule: &'static str, message: impl Into<std::borrow::Cow<'static, str>>) -> KernelResult<T> {
+    Err(Error::new(ErrorKind::Row, message).with_rule(rule).into())
+}
+
+/// The members of an event that the envelope's rules ask for.
+#[derive(Default)]
+struct Members<'py> {
+    event_type: Option<Bound<'py, PyAny>>,
+    seq: Option<Bound<'py, PyAny>>,
+    time: Option<Bound<'py, PyAny>>,
+    data: Option<Bound<'py, PyAny>>,
+    ignorable: Option<Bound<'py, PyAny>>,
+    sources: Option<Bound<'py, PyAny>>,
+}
+
+struct Encoder<'py> {
+    max_depth: usize,
+    max_row_bytes: u64,
+    writer: ValueWriter<'py>,
+    tape: Tape,
+    text: Vec<u8>,
+    has_marker: bool,
+}
+
+impl<'py> Encoder<'py> {
+    /// Checks one event and appends its row.
+    fn add(&mut self, event: &Bound<'py, PyAny>, seq: u64) -> KernelResult<()> {
+        let Ok(dict) = event.cast_exact::<PyDict>() else {
+            return malformed("10 §5.1", "a row has to be a JSON object");
+        };
+        let mut members = Members::default();
+        let mut ordered = Vec::with_capacity(7);
+        for (key, value) in dict.iter() {
+            let place = match key.cast::<PyString>().ok().and_then(|key| key.to_str().ok()) {
+                Some("type") => &mut members.event_type,
+                Some("seq") => &mut members.seq,
+                Some("time") => &mut members.time,
+                Some("data") => &mut members.data,
+                Some("ignorable") => &mut members.ignorable,
+                Some("sourceEventSeqs") => &mut members.sources,
+                Some("surfaceOp") => &mut None,
+                _ => return unknown_key(&key),
+            };
+            *place = Some(value.clone());
+            ordered.push((key, value));
+        }
+        let ranges = self.check_envelope(&members, seq)?;
+        let start = self.text.len();
+        self.write_row(ordered, ranges.as_deref())?;
+        self.admit(event, &members, start)?;
+        if let Some(number) = self.writer.take_loss() {
+            return Err(loss_error(&number).into());
+        }
+        self.text.push(b'\n');
+        let len = (self.text.len() - start) as u64;
+        if len > self.max_row_bytes {
+            let limit = self.max_row_bytes;
+            let message = format!("the row has {len} bytes, more than max_row_bytes ({limit})");
+            return Err(Error::limit("max_row_bytes", limit, message).into());
+        }
+        Ok(())
+    }
+
+    /// Checks the members of an event; returns the range form of its `sourceEventSeqs`.
+    fn check_envelope(&mut self, members: &Members<'py>, seq: u64) -> KernelResult<Option<Vec<u8>>> {
+        let value = |member: &Option<Bound<'py, PyAny>>| member.clone().map(PyValue);
+        let event_type = value(&members.event_type);
+        let Some(event_type) = event_type.as_ref().and_then(Value::text) else {
+            return malformed("10 §5.1", "the type of a row has to be a string");
+        };
+        let own_seq = value(&members.seq);
+        if own_seq.as_ref().and_then(Value::safe_integer) != i64::try_from(seq).ok() {
+            return seq_gap(members.seq.as_ref(), seq);
+        }
+        if !value(&members.time).is_some_and(|time| is_sint(&time)) {
+            let message = "the time of a row has to be a safe integer (milliseconds), and not -0";
+            return malformed("10 §5.1", message);
+        }
+        let Some(data) = &members.data else {
+            return malformed("10 §5.1", "a row has to have data");
+        };
+        if value(&members.ignorable).is_some_and(|ignorable| !ignorable.is_true()) {
+            return malformed("10 §5.1", "ignorable is true or absent");
+        }
+        if &*event_type == END_SEED {
+            let Ok(data) = data.cast_exact::<PyDict>() else {
+                return malformed("10 §4.4", "the data of session/end-seed has to be an object");
+            };
+            let inherited = data.get_item("inherited")?.map(PyValue);
+            self.has_marker |= inherited.is_some_and(|inherited| inherited.is_true());
+        }
+        let Some(sources) = &members.sources else {
+            return Ok(None);
+        };
+        if !own_seq.is_some_and(|seq| is_sint(&seq)) {
+            return malformed(
+                "10 §6",
+                "seq has to be a count, because the row has sourceEventSeqs",
+            );
+        }
+        ranges_of(sources, seq).map(Some)
+    }
+
+    /// Appends the row of an event without its line feed.
+    fn write_row(
+        &mut self,
+        members: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+        ranges: Option<&[u8]>,
+    ) -> KernelResult<()> {
+        if self.max_depth == 0 {
+            return Err(too_deep(self.max_depth, None).into());
+        }
+        let mut before = b'{';
+        for (key, value) in members {
+            let key = key.cast_into::<PyString>().map_err(PyErr::from)?;
+            let key = pystring::to_wtf8(&key)?;
+            self.text.extend_from_slice(&[before, b'"']);
+            self.text.extend_from_slice(&key);
+            self.text.extend_from_slice(b"\":");
+            before = b',';
+            match ranges {
+                Some(ranges) if &*key == SOURCES => self.text.extend_from_slice(ranges),
+                _ => self.writer.write(value, &mut self.text)?,
+            }
+        }
+        self.text.push(b'}');
+        Ok(())
+    }
+
+    /// Applies row admission (spec 30 §6) to the row that starts at `start`.
+    fn admit(&mut self, event: &Bound<'py, PyAny>, members: &Members<'py>, start: usize) -> KernelResult<()> {
+        let may_be_retired = self.writer.take_may_be_retired();
+        let event_type = members.event_type.clone().map(PyValue);
+        let event_type = event_type.as_ref().and_then(Value::text).unwrap_or_default();
+        match core::Admission::of(&event_type) {
+            core::Admission::Always => {}
+            core::Admission::IfRetired if may_be_retired => {}
+            _ => return Ok(()),
+        }
+        if self.writer.has_loss() {
+            // The row does not hold what the event does.
+            return with_node(event, |node| Ok(core::admit_event(node)?));
+        }
+        let row = self.text.get(start..).unwrap_or_default();
+        Ok(core::admit_row(row, self.max_depth, &mut self.tape)?)
+    }
+}
+
+/// Whether a value is a safe integer other than −0. Spec 10 intro.
+fn is_sint(value: &PyValue<'_>) -> bool {
+    value.safe_integer().is_some() && !value.number().is_some_and(is_negative_zero)
+}
+
+#[cold]
+fn unknown_key<T>(key: &Bound<'_, PyAny>) -> KernelResult<T> {
+    let shown: String = key.repr()?.to_string_lossy().chars().take(64).collect();
+    malformed("10 §5.1", format!("the key {shown} is not one of a row"))
+}
+
+#[cold]
+fn seq_gap<T>(got: Option<&Bound<'_, PyAny>>, expected: u64) -> KernelResult<T> {
+    let mut text = Vec::new();
+    if let Some(got) = got {
+        let max_depth = Limits::default().max_depth as usize;
+        // What is no JSON value is shown as none.
+        if crate::write::write_value(got, max_depth, Spelling::Exact, &mut text).is_err() {
+            text.clear();
+        }
+    }
+    let got = String::from_utf8_lossy(&text).into_owned();
+    let shown = if got.is_empty() {
+        "none"
+    } else {
+        got.get(..64).unwrap_or(&got)
+    };
+    let message =
+        format!("expected seq {expected}, found {shown}: a row is missing, doubled or out of place");
+    let kind = ErrorKind::SeqGap { expected, got };
+    Err(Error::new(kind, message).with_rule("10 §5.1").into())
+}
+
+/// The range form of a list of seqs, which has to be one that a reader takes. Spec 10 §6.
+fn ranges_of(sources: &Bound<'_, PyAny>, seq: u64) -> KernelResult<Vec<u8>> {
+    let is_count = |value: Bound<'_, PyAny>| {
+        let value = PyValue(value);
+        is_sint(&value) && value.safe_integer().is_some_and(|count| count >= 0)
+    };
+    if !sources
+        .cast_exact::<PyList>()
+        .is_ok_and(|list| list.iter().all(is_count))
+    {
+        return malformed("10 §6", "sourceEventSeqs has to be a list of seqs");
+    }
+    let mut ranges = Vec::new();
+    with_node(sources, |node| Ok(core::encode_seqs(node, &mut ranges)?))?;
+    let mut tape = Tape::new();
+    let node = tape
+        .read_text(&ranges, Limits::default().max_depth as usize)
+        .map_err(|_| Error::new(ErrorKind::Row, "the value is larger than 4 GiB"))?;
+    core::decode_seqs(node, core::SeqCodec::V2, seq, None)?;
+    Ok(ranges)
+}
