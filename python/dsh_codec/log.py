@@ -322,7 +322,7 @@ class Log:
 
         Returns:
             The attempts in the order of `attempts`, see `AttemptColumns`. Memory is that of
-            the arrays, 29 bytes a chunk and its text.
+            the arrays, 21 bytes a chunk, 9 a record, and the text.
 
         Raises:
             StreamError: A stream breaks a rule of expansion; `.seq` is that of its row and
