@@ -30,6 +30,7 @@ MODULES = (
     "start",
     "growth",
     "memory",
+    "table",
     "size",
 )
 TABLE = pytest.StashKey[Table]()

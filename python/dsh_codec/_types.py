@@ -289,18 +289,30 @@ class _Columns:
     @cached_property
     def index(self) -> npt.NDArray[np.int64]:
         """Block index of each chunk, see the class; made on first use, 8 bytes a chunk."""
-        return self.record_index.take(self._record_positions())
+        import numpy as np
+
+        count = len(self.time)
+        is_first = np.ones(count, np.bool_)
+        np.not_equal(self.record[1:], self.record[:-1], out=is_first[1:])
+        self._mark_attempts(is_first)
+        firsts = is_first.nonzero()[0]
+        lengths = np.diff(firsts, append=count)
+        return self.record_index.take(self._records_of(firsts)).repeat(lengths)
 
     @property
     def token(self) -> npt.NDArray[np.bool_]:
         """Whether each chunk is a token delta (20 §5), shape (n,); made on each use."""
-        is_token = self.record_named.take(self._record_positions())
-        is_token |= self.offset[1:] > self.offset[:-1]
+        is_token = self.offset[1:] > self.offset[:-1]
+        empty = (~is_token).nonzero()[0]
+        is_token[empty] = self.record_named[self._records_of(empty)]
         return is_token
 
-    def _record_positions(self) -> npt.NDArray[np.integer[Any]]:
-        """Return for each chunk where its record is in the columns of records."""
-        return self.record
+    def _mark_attempts(self, is_first: npt.NDArray[np.bool_]) -> None:
+        """Mark the first chunk of each attempt."""
+
+    def _records_of(self, chunks: npt.NDArray[np.intp]) -> npt.NDArray[np.integer[Any]]:
+        """Return where the records of some chunks are in the columns of records."""
+        return self.record[chunks]
 
 
 class StreamColumns(_Columns):
@@ -355,11 +367,13 @@ class AttemptColumns(_Columns):
         self.attempt = attempt
         self.attempt_record = attempt_record
 
-    def _record_positions(self) -> npt.NDArray[np.integer[Any]]:
-        counts = self.attempt[1:] - self.attempt[:-1]
-        positions = self.attempt_record[:-1].repeat(counts)
-        positions += self.record
-        return positions
+    def _mark_attempts(self, is_first: npt.NDArray[np.bool_]) -> None:
+        firsts = self.attempt[:-1]
+        is_first[firsts[firsts < len(is_first)]] = True
+
+    def _records_of(self, chunks: npt.NDArray[np.intp]) -> npt.NDArray[np.integer[Any]]:
+        attempts = self.attempt.searchsorted(chunks, "right") - 1
+        return self.attempt_record[attempts] + self.record[chunks]
 
     def stream(self, number: int, /) -> StreamColumns:
         """Return the columns of one attempt, from 0.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
     from dsh_codec._types import Compression
     from dsh_codec.find import SessionStatus
 
-__all__ = ["Place", "Places", "Readings", "own_from", "read_logs"]
+__all__ = [
+    "Place",
+    "Places",
+    "Readings",
+    "each_session",
+    "own_from",
+    "read_logs",
+    "refused",
+]
 
 T = TypeVar("T")
 
@@ -57,37 +66,23 @@ class Readings(Iterator[T], Generic[T]):
         return next(self._items)
 
     def _iterate(self, places: Places, compression: Compression | None) -> Iterator[T]:
-        seen: set[tuple[int, int]] = set()
-        for place in _each(places):
-            if isinstance(place, Log):
-                yield from self._take(_session_of(place), place)
-                continue
-            entries = (
-                [place]
-                if isinstance(place, Session)
-                else find(place, compression=compression)
-            )
-            for session in entries:
-                if session.error is not None:
-                    self.errors.append(session)
-                elif _is_new(session.path, seen):
-                    yield from self._take(session, None)
-
-    def _take(self, session: Session, log: Log | None) -> Iterable[T]:
-        try:
-            if log is not None:
-                items = self._read(log)
+        for session, log in each_session(places, compression=compression):
+            if session.error is not None:
+                self.errors.append(session)
             else:
-                with open_log(session.path) as opened:
-                    items = self._read(opened)
-        except (DshCodecError, OSError) as error:
-            status: SessionStatus = "error"
-            if isinstance(error, UnsupportedError):
-                status = "unsupported"
-            self.errors.append(session._replace(status=status, error=error))
-            return ()
-        self.log_count += 1
-        return items
+                yield from self._take(session, log)
+
+    def _take(self, session: Session, log: Log | None) -> Iterator[T]:
+        with ExitStack() as stack:
+            try:
+                if log is None:
+                    log = stack.enter_context(open_log(session.path))
+                items = self._read(log)
+            except (DshCodecError, OSError) as error:
+                self.errors.append(refused(session, error))
+                return
+            self.log_count += 1
+            yield from items
 
 
 def read_logs(
@@ -101,7 +96,7 @@ def read_logs(
     Args:
         places: Where they lie.
         read: Reads one log to its end and returns what it found. Its refusals are kept, not
-            raised.
+            raised. What it returns is iterated while the log is open; refusals there are raised.
         compression: Decides where both encodings of a generation are present.
 
     Returns:
@@ -109,6 +104,46 @@ def read_logs(
         Iterating raises an `OSError` for a place that is not there.
     """
     return Readings(places, read, compression=compression)
+
+
+def each_session(
+    places: Places, *, scan: bool = False, compression: Compression | None = None
+) -> Iterator[tuple[Session, Log | None]]:
+    """Yield the sessions at some places, those that cannot be read included, each file once.
+
+    Args:
+        places: Where they lie.
+        scan: Whether all rows are read, see `find`.
+        compression: Decides where both encodings of a generation are present.
+
+    Yields:
+        The entry, and the log where the place was an open one.
+
+    Raises:
+        OSError: A place is not there.
+    """
+    seen: set[tuple[int, int]] = set()
+    for place in _each(places):
+        if isinstance(place, Log):
+            session = _session_of(place)
+            yield _scanned(session, place) if scan else session, place
+            continue
+        if isinstance(place, Session):
+            entries: Iterable[Session] = (place,)
+        else:
+            entries = find(place, scan=scan, compression=compression)
+        for session in entries:
+            if session.error is not None or _is_new(session.path, seen):
+                is_due = scan and session.scan is None and session.error is None
+                yield _scanned(session, None) if is_due else session, None
+
+
+def refused(session: Session, error: DshCodecError | OSError) -> Session:
+    """Return the entry of a session that turned out to be unreadable."""
+    status: SessionStatus = "error"
+    if isinstance(error, UnsupportedError):
+        status = "unsupported"
+    return session._replace(status=status, error=error)
 
 
 def own_from(log: Log) -> int:
@@ -148,6 +183,14 @@ def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
         return False
     seen.add(key)
     return True
+
+
+def _scanned(session: Session, log: Log | None) -> Session:
+    try:
+        with open_log(session.path) if log is None else nullcontext(log) as opened:
+            return session._replace(scan=opened.scan())
+    except (DshCodecError, OSError) as error:
+        return refused(session, error)
 
 
 def _session_of(log: Log) -> Session:

@@ -1,0 +1,335 @@
+"""Chunks of logs as Arrow record batches, without a Python object for each. Spec: 20 §5, 80 §5."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from dsh_codec._types import AttemptColumns
+from dsh_codec.calls import integer
+from dsh_codec.errors import StreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from dsh_codec.attempts import AttemptPlace
+    from dsh_codec.log import Log
+
+__all__ = ["MAKERS", "check_streams", "chunk_batches"]
+
+KINDS: Final = (
+    "text-delta",
+    "reasoning-delta",
+    "tool-call-delta",
+    "block-start",
+    "block-end",
+    "usage",
+    "finish",
+    "other",
+)
+"""Names of `ChunkKind`, in the order of its codes."""
+
+OUTCOMES: Final = ("message", "interrupted", "failed", "open")
+
+# A lone surrogate in WTF-8 is ED, A0 to BF, and one byte more; as long as U+FFFD, which is EF BF BD.
+_SURROGATE_LEAD: Final = 0xED
+_SURROGATE_SECOND: Final = 0xA0
+_REPLACEMENT: Final = (0xEF, 0xBF, 0xBD)
+
+
+def check_streams(log: Log) -> None:
+    """Read a log to its end, and refuse it if a stream breaks a rule of expansion.
+
+    Raises:
+        StreamError: A stream does; `.seq` is that of its row, `.record` the index.
+        DshCodecError, OSError: As for iterating.
+    """
+    if log.generation < 2:
+        # What no column can hold of a group shows only when columns are made.
+        for _ in log.iter_columns():
+            pass
+        return
+    for fault in log.scan(check_streams=True).scan.stream_faults:
+        # Without a stream an attempt has an empty one (80 §3).
+        if fault.record >= 0:
+            places = (log.path, None, None, fault.seq, None, None)
+            raise StreamError(fault.message, *places, fault.record)
+
+
+def chunk_batches(
+    log: Log, schema: pa.Schema, own_from: int, max_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the chunks of all attempts of a log.
+
+    Args:
+        log: The log.
+        schema: Columns that are wanted, with names of `MAKERS`.
+        own_from: Seq of the first own event.
+        max_rows: Rows of a batch, at most.
+
+    Raises:
+        StreamError: A stream breaks a rule of expansion.
+        DshCodecError, OSError: As for iterating.
+
+    Note:
+        Memory: the columns of a piece of `Log.iter_columns` and one batch.
+    """
+    import pyarrow as pa
+
+    makers = [MAKERS[name] for name in schema.names]
+    for columns, places in log.iter_columns():
+        chunks = _Chunks(log.id, columns, places, own_from)
+        for start in range(0, len(columns.time), max_rows):
+            chunks.move_to(start, start + max_rows)
+            yield pa.record_batch([make(chunks) for make in makers], schema=schema)
+
+
+class _Chunks:
+    """Some consecutive chunks of a piece of a log, and what their columns are made from.
+
+    Attributes:
+        session: Id of the session.
+        part: Their columns.
+        count: Chunks.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        columns: AttemptColumns,
+        places: Sequence[AttemptPlace],
+        own_from: int,
+    ) -> None:
+        import numpy as np
+
+        self.session = session
+        self.part = columns
+        self.count = len(columns.time)
+        self._columns = columns
+        self._first = 0
+        self._last = len(places)
+        self._sound_text: npt.NDArray[np.uint8] | None = None
+        self._token: npt.NDArray[np.bool_] | None = None
+        self._last_token = (-1, 0)  # its attempt, its time
+        seq = np.array([place.seq for place in places], np.int64)
+        outcome = [OUTCOMES.index(place.outcome) for place in places]
+        self._of_attempts: dict[str, tuple[npt.NDArray[Any], Any]] = {
+            "seq": (seq, None),
+            "turn": _integers([place.turn for place in places]),
+            "step": _integers([place.step for place in places]),
+            "attempt": _integers([place.number for place in places]),
+            "outcome": (np.array(outcome, np.int8), None),
+            "own": (seq >= own_from, None),
+        }
+
+    def move_to(self, start: int, end: int) -> None:
+        """Go on to other chunks; batches follow one another."""
+        whole = self._columns
+        end = min(end, len(whole.time))
+        self.count = end - start
+        self._token = None
+        self._first = int(whole.attempt.searchsorted(start, "right")) - 1
+        self._last = int(whole.attempt.searchsorted(end, "left"))
+        bounds = slice(self._first, self._last + 1)
+        self.part = AttemptColumns(
+            whole.time[start:end],
+            whole.kind[start:end],
+            whole.record[start:end],
+            whole.offset[start : end + 1],
+            whole.text,
+            whole.record_index,
+            whole.record_named,
+            whole.attempt[bounds].clip(start, end) - start,
+            whole.attempt_record[bounds],
+        )
+
+    def of_attempt(self, name: str) -> pa.Array:
+        """Give each chunk a value of its attempt."""
+        import pyarrow as pa
+
+        values, is_null = self._of_attempts[name]
+        part = slice(self._first, self._last)
+        counts = self.part.attempt[1:] - self.part.attempt[:-1]
+        mask = None if is_null is None else is_null[part].repeat(counts)
+        return pa.array(values[part].repeat(counts), mask=mask)
+
+    def coded(self, codes: pa.Array, names: Sequence[str]) -> pa.Array:
+        """Return codes as a dictionary array."""
+        import pyarrow as pa
+
+        names = pa.array(names, pa.string())
+        return pa.DictionaryArray.from_arrays(codes, names, safe=False)
+
+    def text_array(self, text: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
+        """Return the fragments; nothing is copied."""
+        import pyarrow as pa
+
+        buffers = [None, pa.py_buffer(self.part.offset), pa.py_buffer(text)]
+        return pa.Array.from_buffers(kind, self.count, buffers)
+
+    def sound_text(self) -> npt.NDArray[np.uint8]:
+        """Return the text of the piece with U+FFFD in the place of lone surrogates."""
+        if self._sound_text is None:
+            self._sound_text = _without_surrogates(self._columns.text)
+        return self._sound_text
+
+    @property
+    def token(self) -> npt.NDArray[np.bool_]:
+        """Whether each chunk is a token delta."""
+        if self._token is None:
+            self._token = self.part.token
+        return self._token
+
+    def gaps(self) -> pa.Array:
+        """Return the time since the token before, for tokens but the first of an attempt."""
+        import numpy as np
+
+        is_null = ~self.token
+        time = self.part.time
+        gaps = np.empty(self.count, np.int64)
+        gaps[:1] = 0
+        np.subtract(time[1:], time[:-1], out=gaps[1:])
+        # Nearly all chunks are tokens. Behind a run of others the gap reaches over it.
+        others = is_null.nonzero()[0]
+        borders = np.diff(others) != 1
+        run_firsts = others[np.append(True, borders)[: len(others)]]
+        behind = others[np.append(borders, True)[: len(others)]] + 1
+        before = run_firsts - 1
+        within = (before >= 0) & (behind < self.count)
+        gaps[behind[within]] = time[behind[within]] - time[before[within]]
+        # The first token of an attempt is the first at or behind the attempt's first chunk.
+        firsts = self.part.attempt[:-1]
+        runs = run_firsts.searchsorted(firsts, "right") - 1
+        is_in_run = is_null[firsts]
+        firsts = np.where(is_in_run, behind[runs] if len(behind) else firsts, firsts)
+        firsts = firsts[firsts < self.count]
+        is_null[firsts] = True
+        return self._carried(gaps, is_null)
+
+    def _carried(
+        self, gaps: npt.NDArray[np.int64], is_null: npt.NDArray[np.bool_]
+    ) -> pa.Array:
+        """Return gaps with that to the last token of the batch before, in the same attempt."""
+        import pyarrow as pa
+
+        if self.token.any():
+            first = int(self.token.argmax())
+            last = self.count - 1 - int(self.token[::-1].argmax())
+            firsts = self.part.attempt[:-1]
+            attempts = firsts.searchsorted([first, last], "right") + self._first
+            if attempts[0] == self._last_token[0]:
+                gaps[first] = self.part.time[first] - self._last_token[1]
+                is_null[first] = False
+            self._last_token = int(attempts[1]), int(self.part.time[last])
+        return pa.array(gaps, mask=is_null)
+
+
+def _without_surrogates(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    import numpy as np
+
+    leads = (text == _SURROGATE_LEAD).nonzero()[0]
+    leads = leads[text[leads + 1] >= _SURROGATE_SECOND]
+    if not len(leads):
+        return text
+    text = text.copy()
+    for distance, byte in enumerate(_REPLACEMENT):
+        text[leads + distance] = np.uint8(byte)
+    return text
+
+
+def _integers(values: list[Any]) -> tuple[npt.NDArray[np.int64], Any]:
+    """Return integers, and where they are null; None if nowhere."""
+    import numpy as np
+
+    found = [value if type(value) is int else integer(value) for value in values]
+    is_null = np.array([value is None for value in found])
+    known = np.array([value or 0 for value in found], np.int64)
+    return known, is_null if is_null.any() else None
+
+
+def _session(chunks: _Chunks) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    from dsh_codec.table_rows import sound
+
+    codes = pa.array(np.zeros(chunks.count, np.int32))
+    return chunks.coded(codes, [sound(chunks.session)])
+
+
+def _outcome(chunks: _Chunks) -> pa.Array:
+    return chunks.coded(chunks.of_attempt("outcome"), OUTCOMES)
+
+
+def _kind(chunks: _Chunks) -> pa.Array:
+    import pyarrow as pa
+
+    return chunks.coded(pa.array(chunks.part.kind.view("int8")), KINDS)
+
+
+def _index(chunks: _Chunks) -> pa.Array:
+    import pyarrow as pa
+
+    index = chunks.part.index
+    is_null = index < 0
+    return pa.array(index, mask=is_null if is_null.any() else None)
+
+
+def _time(chunks: _Chunks) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(chunks.part.time).view(pa.timestamp("ms", "UTC"))
+
+
+def _byte_len(chunks: _Chunks) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(chunks.part.offset[1:] - chunks.part.offset[:-1])
+
+
+def _record(chunks: _Chunks) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(chunks.part.record)
+
+
+def _token(chunks: _Chunks) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(chunks.token)
+
+
+def _text(chunks: _Chunks) -> pa.Array:
+    import pyarrow as pa
+
+    return chunks.text_array(chunks.sound_text(), pa.large_string())
+
+
+def _wtf8(chunks: _Chunks) -> pa.Array:
+    import pyarrow as pa
+
+    return chunks.text_array(chunks.part.text, pa.large_binary())
+
+
+MAKERS: Final[dict[str, Callable[[_Chunks], Any]]] = {
+    "session": _session,
+    "seq": lambda chunks: chunks.of_attempt("seq"),
+    "turn": lambda chunks: chunks.of_attempt("turn"),
+    "step": lambda chunks: chunks.of_attempt("step"),
+    "attempt": lambda chunks: chunks.of_attempt("attempt"),
+    "outcome": _outcome,
+    "own": lambda chunks: chunks.of_attempt("own"),
+    "record": _record,
+    "index": _index,
+    "kind": _kind,
+    "time": _time,
+    "token": _token,
+    "gap": lambda chunks: chunks.gaps(),
+    "byte_len": _byte_len,
+    "text": _text,
+    "text_wtf8": _wtf8,
+}
+"""How each column is made from chunks."""
