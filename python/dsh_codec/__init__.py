@@ -11,6 +11,7 @@ from dsh_codec._backend import backend, kernel
 
 TYPE_CHECKING = False  # `typing` takes longer to import than the rest of this module.
 if TYPE_CHECKING:
+    from dsh_codec import live as live, table as table
     from dsh_codec._types import (
         AttemptColumns,
         ChunkKind,

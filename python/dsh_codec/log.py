@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 from dsh_codec._backend import kernel
 from dsh_codec._types import FileScan
@@ -425,11 +425,12 @@ class Log:
         """
         door = self.source.door
         if check_streams and door is not None:
-            arguments = {"generation": self.generation, **self._limits._asdict()}
+            arguments: dict[str, Any] = self._limits._asdict()
+            arguments |= {"mode": self.mode, "generation": self.generation}
             if isinstance(door, str):
-                self.result = kernel.check_file(door, mode=self.mode, **arguments)
+                self.result = kernel.check_file(door, **arguments)
             else:
-                self.result = kernel.check_bytes(door, mode=self.mode, **arguments)
+                self.result = kernel.check_bytes(door, **arguments)
             return self.result
         for _ in self._batches(check_streams=check_streams):
             pass

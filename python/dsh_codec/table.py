@@ -26,7 +26,7 @@ from dsh_codec.durable import OsFileSystem, replace, stage
 from dsh_codec.names import project_key
 from dsh_codec.row import Event
 from dsh_codec.table_chunks import check_streams, chunk_batches
-from dsh_codec.table_rows import load_pyarrow, make_schema, merged, row_batches
+from dsh_codec.table_rows import make_schema, merged, row_batches
 from dsh_codec.text import text
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ class Table:
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a new pass as a reader of pyarrow."""
-        return load_pyarrow().RecordBatchReader.from_batches(self._schema, iter(self))
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self._schema, iter(self))
 
     def __arrow_c_schema__(self) -> object:
         """Return the schema as a PyCapsule."""
@@ -154,12 +156,12 @@ class Table:
 
     def _parquet(self, rows: list[int], options: dict[str, Any]) -> Iterator[bytes]:
         """Yield the bytes of a Parquet file, and count its rows."""
-        pa = load_pyarrow()
+        import pyarrow as pa
         from pyarrow.parquet import ParquetWriter
 
         sink = _Sink()
         writer = ParquetWriter(sink, self._schema, **options)
-        group: list[Any] = []
+        group: list[pa.RecordBatch] = []
         size = (0, 0)
 
         def write() -> bytes:

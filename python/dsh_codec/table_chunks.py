@@ -160,8 +160,8 @@ class _Chunks:
         """Return codes as a dictionary array."""
         import pyarrow as pa
 
-        names = pa.array(names, pa.string())
-        return pa.DictionaryArray.from_arrays(codes, names, safe=False)
+        words = pa.array(names, pa.string())
+        return pa.DictionaryArray.from_arrays(codes, words, safe=False)
 
     def text_array(self, text: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
         """Return the fragments; nothing is copied."""
@@ -314,7 +314,7 @@ def _wtf8(chunks: _Chunks) -> pa.Array:
     return chunks.text_array(chunks.part.text, pa.large_binary())
 
 
-MAKERS: Final[dict[str, Callable[[_Chunks], Any]]] = {
+MAKERS: Final[dict[str, Callable[[_Chunks], pa.Array]]] = {
     "session": _session,
     "seq": lambda chunks: chunks.of_attempt("seq"),
     "turn": lambda chunks: chunks.of_attempt("turn"),

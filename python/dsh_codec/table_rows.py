@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["load_pyarrow", "make_schema", "merged", "row_batches", "sound"]
+__all__ = ["make_schema", "merged", "row_batches", "sound"]
 
 T = TypeVar("T")
 
@@ -17,27 +17,20 @@ BATCH_BYTES: Final = 16 << 20
 """Bytes of content at which a batch ends, whatever its rows."""
 
 
-def load_pyarrow() -> Any:
-    """Return the module `pyarrow`.
-
-    Raises:
-        ImportError: It is not installed.
-    """
-    try:
-        import pyarrow
-    except ImportError as error:
-        message = "tables need pyarrow: pip install dsh-codec[arrow]"
-        raise ImportError(message) from error
-    return pyarrow
-
-
 def make_schema(types: Mapping[str, str]) -> pa.Schema:
     """Return a schema.
 
     Args:
         types: For each column one of the names below.
+
+    Raises:
+        ImportError: pyarrow is not installed.
     """
-    pa = load_pyarrow()
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        message = "tables need pyarrow: pip install dsh-codec[arrow]"
+        raise ImportError(message) from error
     known = {
         "int": pa.int64(),
         "int32": pa.int32(),
@@ -86,7 +79,8 @@ def row_batches(
 def _batch(
     items: list[T], schema: pa.Schema, makers: Mapping[str, Callable[[T], Any]]
 ) -> pa.RecordBatch:
-    pa = load_pyarrow()
+    import pyarrow as pa
+
     arrays = []
     for field in schema:
         values = [*map(makers[field.name], items)]
@@ -113,8 +107,9 @@ def merged(
     batches: Iterable[pa.RecordBatch], max_rows: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches in fewer ones: those of many small logs become one batch."""
-    pa = load_pyarrow()
-    waiting: list[Any] = []
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
     rows = content = 0
     for batch in batches:
         if waiting and (rows + len(batch) > max_rows or content >= BATCH_BYTES):
