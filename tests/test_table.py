@@ -360,14 +360,20 @@ def test_turns_that_are_no_integers_are_null_and_numbered_apart() -> None:
     attempts=st.lists(streams, max_size=5),
     rows=st.integers(1, 9),
     piece=st.sampled_from([1, 100, 1 << 20]),
+    held=st.sampled_from([0, 100, 1 << 20]),
 )
 @QUICK
 def test_chunks_do_not_depend_on_batches(
-    monkeypatch: pytest.MonkeyPatch, attempts: list[Any], rows: int, piece: int
+    monkeypatch: pytest.MonkeyPatch,
+    attempts: list[Any],
+    rows: int,
+    piece: int,
+    held: int,
 ) -> None:
     """80 §5: gaps go across runs, and across the batches of one attempt."""
     monkeypatch.setattr(table, "BATCH_ROWS", rows)
     monkeypatch.setattr(log_module, "_PIECE_BYTES", piece)
+    monkeypatch.setattr("dsh_codec.table_chunks.HELD_BYTES", held)
     log = dsh.open(
         zstd(*Session("s", [*map(attempt, attempts)]).data().splitlines(keepends=True))
     )
@@ -431,10 +437,16 @@ def write_bad_logs(root: Path) -> list[str]:
     return sorted(bad)
 
 
-def test_refused_logs_have_no_rows_and_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held_bytes", [1 << 20, 1, 0])
+def test_refused_logs_have_no_rows_and_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_bytes: int
+) -> None:
+    """Whether they are held until their end, or read twice."""
+    monkeypatch.setattr("dsh_codec.table_chunks.HELD_BYTES", held_bytes)
+    monkeypatch.setattr(log_module, "_PIECE_BYTES", 1)
     names = write_bad_logs(tmp_path)
     found = table.chunks(tmp_path)
-    with pytest.warns(SkippedSessionsWarning, match="3 sessions"):
+    with pytest.warns(SkippedSessionsWarning, match="no rows: 3"):
         rows = rows_of(found)
     assert {row["session"] for row in rows} == {"zz"}
     assert [Path(each.directory).name for each in found.errors] == names
@@ -448,7 +460,7 @@ def test_refused_logs_have_no_rows_and_are_named(tmp_path: Path) -> None:
     assert early.seq == 1
     # Nobody asks for the streams of events, and calls read what they can.
     found = table.events(tmp_path)
-    with pytest.warns(SkippedSessionsWarning, match="1 sessions"):
+    with pytest.warns(SkippedSessionsWarning, match="no rows: 1"):
         rows = rows_of(found)
     assert {row["session"] for row in rows} == {"s-0", "stream", "zz"}
     statuses = [row["status"] for row in rows_of(table.sessions(tmp_path))]
@@ -550,7 +562,7 @@ def test_readers_agree(tmp_path: Path) -> None:
 def test_parquet_is_replaced_only_when_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "_ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr("dsh_codec.table_stream._ROW_GROUP_ROWS", 100)
     monkeypatch.setattr(table, "BATCH_ROWS", 50)
     path = tmp_path / "x.parquet"
     path.write_bytes(b"old")

@@ -307,6 +307,13 @@ class _Columns:
         is_token[empty] = self.record_named[self._records_of(empty)]
         return is_token
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, without those that are made when somebody asks."""
+        arrays = (self.time, self.kind, self.record, self.offset, self.text)
+        records = self.record_index.nbytes + self.record_named.nbytes
+        return sum(array.nbytes for array in arrays) + records
+
     def _mark_attempts(self, is_first: npt.NDArray[np.bool_]) -> None:
         """Mark the first chunk of each attempt."""
 

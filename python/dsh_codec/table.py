@@ -11,9 +11,6 @@ U+FFFD there, which Arrow can hold. Columns with content are only there on reque
 
 from __future__ import annotations
 
-import io
-import os
-import warnings
 from bisect import bisect_left
 from collections.abc import Iterator
 from operator import attrgetter
@@ -22,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dsh_codec._backend import kernel
 from dsh_codec.calls import read_calls
 from dsh_codec.corpus import Readings, each_session, own_from
-from dsh_codec.durable import OsFileSystem, replace, stage
 from dsh_codec.names import project_key
 from dsh_codec.row import Event
-from dsh_codec.table_chunks import check_streams, chunk_batches
-from dsh_codec.table_rows import make_schema, merged, row_batches
+from dsh_codec.table_chunks import chunk_batches
+from dsh_codec.table_rows import make_schema, row_batches
+from dsh_codec.table_stream import SkippedSessionsWarning, Table
 from dsh_codec.text import text
 
 if TYPE_CHECKING:
@@ -45,164 +42,6 @@ __all__ = ["SkippedSessionsWarning", "Table", "calls", "chunks", "events", "sess
 
 BATCH_ROWS: Final = 65_536
 """Rows of a record batch, at most."""
-
-_ROW_GROUP_ROWS: Final = 1 << 18
-_ROW_GROUP_BYTES: Final = 64 << 20
-
-
-class SkippedSessionsWarning(UserWarning):
-    """Sessions that could not be read are not in a table; `Table.errors` lists them."""
-
-
-class Table:
-    """Rows of logs as a stream of Arrow record batches, read when somebody asks for them.
-
-    Every pass reads the logs anew, in constant memory: the batch at hand, and what one log needs.
-
-    Attributes:
-        errors: The sessions of the last pass so far that could not be read and have no rows,
-            each with its `error`. A pass that ends with any of them warns.
-    """
-
-    errors: list[Session]
-
-    def __init__(
-        self,
-        schema: pa.Schema,
-        start: Callable[[list[Session]], Iterator[pa.RecordBatch]],
-    ) -> None:
-        """Take what begins a pass; it is given the list of errors to fill."""
-        self.errors = []
-        self._schema = schema
-        self._start = start
-
-    def __repr__(self) -> str:
-        """Return the names of the columns."""
-        return f"Table({', '.join(self.columns)})"
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
-        return self._schema
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns."""
-        return list(self._schema.names)
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches, none of them empty.
-
-        Raises:
-            OSError: A place is not there.
-            DshCodecError: A log was changed while it was read.
-        """
-        errors: list[Session] = []
-        self.errors = errors
-        yield from merged(self._start(errors), BATCH_ROWS)
-        if errors:
-            first = errors[0]
-            message = (
-                f"{len(errors)} sessions could not be read and have no rows, see `errors`; "
-                f"the first is {first.path}: {first.error}"
-            )
-            warnings.warn(message, SkippedSessionsWarning, stacklevel=2)
-
-    def reader(self) -> pa.RecordBatchReader:
-        """Return a new pass as a reader of pyarrow."""
-        import pyarrow as pa
-
-        return pa.RecordBatchReader.from_batches(self._schema, iter(self))
-
-    def __arrow_c_schema__(self) -> object:
-        """Return the schema as a PyCapsule."""
-        return self._schema.__arrow_c_schema__()
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return a new pass as a PyCapsule; a schema that is requested is cast to."""
-        return self.reader().__arrow_c_stream__(requested_schema)
-
-    def write_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compression: str = "zstd",
-        **options: Any,
-    ) -> int:
-        """Write a Parquet file, all of it or nothing.
-
-        Args:
-            path: The file; one that is there is replaced, once the new one is complete and on
-                disk.
-            compression: As for `pyarrow.parquet.ParquetWriter`.
-            options: More of its options.
-
-        Returns:
-            The rows.
-
-        Raises:
-            OSError: A place is not there, or the system refuses.
-            DshCodecError: A log was changed while it was read.
-
-        Note:
-            Memory: one row group, of 64 MiB or 262,144 rows. The file has mode 0600.
-        """
-        target = os.fspath(path)
-        files = OsFileSystem()
-        rows = [0]
-        parts = self._parquet(rows, {"compression": compression} | options)
-        replace(files, stage(files, target, parts), target)
-        return rows[0]
-
-    def _parquet(self, rows: list[int], options: dict[str, Any]) -> Iterator[bytes]:
-        """Yield the bytes of a Parquet file, and count its rows."""
-        import pyarrow as pa
-        from pyarrow.parquet import ParquetWriter
-
-        sink = _Sink()
-        writer = ParquetWriter(sink, self._schema, **options)
-        group: list[pa.RecordBatch] = []
-        size = (0, 0)
-
-        def write() -> bytes:
-            if group:
-                writer.write_table(pa.Table.from_batches(group, self._schema))
-            return sink.take()
-
-        for batch in self:
-            group.append(batch)
-            rows[0] += len(batch)
-            size = size[0] + len(batch), size[1] + batch.nbytes
-            if size[0] >= _ROW_GROUP_ROWS or size[1] >= _ROW_GROUP_BYTES:
-                yield write()
-                group.clear()
-                size = (0, 0)
-        yield write()
-        writer.close()
-        yield sink.take()
-
-
-class _Sink(io.RawIOBase):
-    """A file whose bytes are taken away."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, data: Any, /) -> int:
-        self._parts.append(bytes(data))
-        self._position += len(self._parts[-1])
-        return len(self._parts[-1])
-
-    def take(self) -> bytes:
-        parts, self._parts = self._parts, []
-        return b"".join(parts)
 
 
 # --- sessions ---
@@ -290,7 +129,7 @@ def sessions(
             (session for session, _ in found), schema, _SESSION_MAKERS, BATCH_ROWS
         )
 
-    return Table(schema, start)
+    return Table(schema, start, BATCH_ROWS)
 
 
 def _header(key: str) -> Callable[[Session], Any]:
@@ -566,15 +405,14 @@ def chunks(
         ValueError: There is no such column.
 
     Note:
-        Two passes over each log: a log that is refused has no rows at all, and whether it will be
-        is known at its end only. In generations 2 to 4 no Python object is made for a chunk or a
-        record. Memory: see `Log.iter_columns`. Spec: 20 §4, 80.
+        A log that is refused has no rows at all, and whether it will be is known at its end only:
+        up to 128 MiB of columns wait for that, and a larger log is read twice. In generations 2
+        to 4 no Python object is made for a chunk or a record. Spec: 20 §4, 80.
     """
     schema = _schema(columns, _CHUNKS, _CHUNKS_ON_REQUEST)
 
     def read(log: Log) -> Iterator[pa.RecordBatch]:
-        check_streams(log)
-        return chunk_batches(log, schema, own_from(log), BATCH_ROWS)
+        return chunk_batches(log, schema, BATCH_ROWS)
 
     return _table_of_logs(schema, read, paths, compression)
 
@@ -639,8 +477,8 @@ def events(
         ValueError: There is no such column.
 
     Note:
-        Two passes over each log, as for `chunks`. Memory: one batch, of 65,536 rows or 16 MiB of
-        payload. Spec: 10 §5, 80 §2.
+        Two passes over each log, the first of which tells whether it has rows at all. Memory: one
+        batch, of 65,536 rows or 16 MiB of payload. Spec: 10 §5, 80 §2.
     """
     schema = _schema(columns, _EVENTS, _EVENTS_ON_REQUEST)
     with_data = "data" in schema.names
@@ -725,7 +563,7 @@ def _table_of_logs(
         found.errors = errors
         return found
 
-    return Table(schema, start)
+    return Table(schema, start, BATCH_ROWS)
 
 
 def _kept(places: Places) -> Places:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dsh_codec._types import AttemptColumns
 from dsh_codec.calls import integer
+from dsh_codec.corpus import own_from
 from dsh_codec.errors import StreamError
 
 if TYPE_CHECKING:
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
     from dsh_codec.attempts import AttemptPlace
     from dsh_codec.log import Log
 
-__all__ = ["MAKERS", "check_streams", "chunk_batches"]
+    Piece: TypeAlias = tuple[AttemptColumns, list[AttemptPlace]]
+
+__all__ = ["MAKERS", "chunk_batches"]
+
+HELD_BYTES: Final = 128 << 20
+"""Bytes of columns of one log that wait for its end: more than 200 MB of plaintext."""
 
 KINDS: Final = (
     "text-delta",
@@ -40,13 +47,52 @@ _SURROGATE_SECOND: Final = 0xA0
 _REPLACEMENT: Final = (0xEF, 0xBF, 0xBD)
 
 
-def check_streams(log: Log) -> None:
-    """Read a log to its end, and refuse it if a stream breaks a rule of expansion.
+def chunk_batches(
+    log: Log, schema: pa.Schema, max_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Return the chunks of all attempts of a log, which is judged before the first of them.
+
+    Args:
+        log: The log.
+        schema: Columns that are wanted, with names of `MAKERS`.
+        max_rows: Rows of a batch, at most.
 
     Raises:
-        StreamError: A stream does; `.seq` is that of its row, `.record` the index.
+        StreamError: A stream breaks a rule of expansion.
         DshCodecError, OSError: As for iterating.
+
+    Note:
+        Memory: columns of `HELD_BYTES`, or of one attempt, and one batch.
     """
+    pieces = _judged(log)
+    return _convert(log.id, pieces, own_from(log), schema, max_rows)
+
+
+def _judged(log: Log) -> Iterator[Piece]:
+    """Return the pieces of a log that is whole.
+
+    They are held until its end, which is what tells; those of a log that is too large for that
+    are made a second time.
+    """
+    pieces = log.iter_columns()
+    held: deque[Piece] = deque()
+    held_bytes = 0
+    for piece in pieces:
+        held.append(piece)
+        held_bytes += piece[0].nbytes
+        if held_bytes > HELD_BYTES:
+            _check_streams(log)
+            break
+    return _let_go(held, pieces)
+
+
+def _let_go(held: deque[Piece], pieces: Iterator[Piece]) -> Iterator[Piece]:
+    while held:
+        yield held.popleft()
+    yield from pieces
+
+
+def _check_streams(log: Log) -> None:
     if log.generation < 2:
         # What no column can hold of a group shows only when columns are made.
         for _ in log.iter_columns():
@@ -59,29 +105,18 @@ def check_streams(log: Log) -> None:
             raise StreamError(fault.message, *places, fault.record)
 
 
-def chunk_batches(
-    log: Log, schema: pa.Schema, own_from: int, max_rows: int
+def _convert(
+    session: str,
+    pieces: Iterator[Piece],
+    own_from: int,
+    schema: pa.Schema,
+    max_rows: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the chunks of all attempts of a log.
-
-    Args:
-        log: The log.
-        schema: Columns that are wanted, with names of `MAKERS`.
-        own_from: Seq of the first own event.
-        max_rows: Rows of a batch, at most.
-
-    Raises:
-        StreamError: A stream breaks a rule of expansion.
-        DshCodecError, OSError: As for iterating.
-
-    Note:
-        Memory: the columns of a piece of `Log.iter_columns` and one batch.
-    """
     import pyarrow as pa
 
     makers = [MAKERS[name] for name in schema.names]
-    for columns, places in log.iter_columns():
-        chunks = _Chunks(log.id, columns, places, own_from)
+    for columns, places in pieces:
+        chunks = _Chunks(session, columns, places, own_from)
         for start in range(0, len(columns.time), max_rows):
             chunks.move_to(start, start + max_rows)
             yield pa.record_batch([make(chunks) for make in makers], schema=schema)
