@@ -165,6 +165,7 @@ impl ColumnScanner {
 
     /// The columns so far; what is fed later starts new ones.
     pub fn take_columns(&mut self) -> Columns {
-        std::mem::take(&mut self.builder).finish()
+        let next = ColumnsBuilder::with_room_of(&self.builder);
+        std::mem::replace(&mut self.builder, next).finish()
     }
 }

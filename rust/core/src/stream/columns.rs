@@ -161,6 +161,23 @@ impl ColumnsBuilder {
         Self::default()
     }
 
+    /// No attempts yet, and room for as much as `other` holds, up to a few megabytes: columns that are taken piece by
+    /// piece do not grow from nothing each time.
+    #[must_use]
+    pub fn with_room_of(other: &Self) -> Self {
+        const MOST: usize = 1 << 18;
+        let room = |len: usize| (len + len / 8).min(MOST);
+        let chunks = room(other.columns.time.len());
+        let mut builder = Self::new();
+        let columns = &mut builder.columns;
+        columns.time.reserve(chunks);
+        columns.kind.reserve(chunks);
+        columns.record.reserve(chunks);
+        columns.offset.reserve(chunks);
+        columns.text.reserve(room(other.columns.text.len()));
+        builder
+    }
+
     /// Adds the records of a stream (an array, see [`Value::is_array`]), checked by spec 20 §4.
     ///
     /// # Errors
