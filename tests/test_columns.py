@@ -680,6 +680,12 @@ def check_log(log: dsh.Log) -> int:
         check_equal(columns_by_expansion(dsh.kernel, records.records), columns)
         count += len(columns.time)
     assert len(found.attempt) == number + 1
+    pieces = list(log.iter_columns())
+    assert [place for _, places in pieces for place in places] == [
+        (each.turn, each.step, each.number, each.outcome, each.seq, each.time)
+        for each in log.attempts()
+    ]
+    assert sum(len(columns.time) for columns, _ in pieces) == count
     return count
 
 
