@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from dsh_codec.find import SessionStatus
 
 __all__ = [
+    "OpenReadings",
     "Place",
     "Places",
     "Readings",
     "each_session",
     "own_from",
     "read_logs",
-    "refused",
 ]
 
 T = TypeVar("T")
@@ -66,23 +66,37 @@ class Readings(Iterator[T], Generic[T]):
         return next(self._items)
 
     def _iterate(self, places: Places, compression: Compression | None) -> Iterator[T]:
-        for session, log in each_session(places, compression=compression):
-            if session.error is not None:
-                self.errors.append(session)
-            else:
-                yield from self._take(session, log)
+        seen: set[tuple[int, int]] = set()
+        for place in _each(places):
+            if isinstance(place, Log):
+                yield from self._take(_session_of(place), place)
+                continue
+            entries = (
+                [place]
+                if isinstance(place, Session)
+                else find(place, compression=compression)
+            )
+            for session in entries:
+                if session.error is not None:
+                    self.errors.append(session)
+                elif _is_new(session.path, seen):
+                    yield from self._take(session, None)
 
-    def _take(self, session: Session, log: Log | None) -> Iterator[T]:
-        with ExitStack() as stack:
-            try:
-                if log is None:
-                    log = stack.enter_context(open_log(session.path))
+    def _take(self, session: Session, log: Log | None) -> Iterable[T]:
+        try:
+            if log is not None:
                 items = self._read(log)
-            except (DshCodecError, OSError) as error:
-                self.errors.append(refused(session, error))
-                return
-            self.log_count += 1
-            yield from items
+            else:
+                with open_log(session.path) as opened:
+                    items = self._read(opened)
+        except (DshCodecError, OSError) as error:
+            status: SessionStatus = "error"
+            if isinstance(error, UnsupportedError):
+                status = "unsupported"
+            self.errors.append(session._replace(status=status, error=error))
+            return ()
+        self.log_count += 1
+        return items
 
 
 def read_logs(
@@ -96,7 +110,7 @@ def read_logs(
     Args:
         places: Where they lie.
         read: Reads one log to its end and returns what it found. Its refusals are kept, not
-            raised. What it returns is iterated while the log is open; refusals there are raised.
+            raised.
         compression: Decides where both encodings of a generation are present.
 
     Returns:
@@ -104,46 +118,6 @@ def read_logs(
         Iterating raises an `OSError` for a place that is not there.
     """
     return Readings(places, read, compression=compression)
-
-
-def each_session(
-    places: Places, *, scan: bool = False, compression: Compression | None = None
-) -> Iterator[tuple[Session, Log | None]]:
-    """Yield the sessions at some places, those that cannot be read included, each file once.
-
-    Args:
-        places: Where they lie.
-        scan: Whether all rows are read, see `find`.
-        compression: Decides where both encodings of a generation are present.
-
-    Yields:
-        The entry, and the log where the place was an open one.
-
-    Raises:
-        OSError: A place is not there.
-    """
-    seen: set[tuple[int, int]] = set()
-    for place in _each(places):
-        if isinstance(place, Log):
-            session = _session_of(place)
-            yield _scanned(session, place) if scan else session, place
-            continue
-        if isinstance(place, Session):
-            entries: Iterable[Session] = (place,)
-        else:
-            entries = find(place, scan=scan, compression=compression)
-        for session in entries:
-            if session.error is not None or _is_new(session.path, seen):
-                is_due = scan and session.scan is None and session.error is None
-                yield _scanned(session, None) if is_due else session, None
-
-
-def refused(session: Session, error: DshCodecError | OSError) -> Session:
-    """Return the entry of a session that turned out to be unreadable."""
-    status: SessionStatus = "error"
-    if isinstance(error, UnsupportedError):
-        status = "unsupported"
-    return session._replace(status=status, error=error)
 
 
 def own_from(log: Log) -> int:
@@ -185,14 +159,6 @@ def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
     return True
 
 
-def _scanned(session: Session, log: Log | None) -> Session:
-    try:
-        with open_log(session.path) if log is None else nullcontext(log) as opened:
-            return session._replace(scan=opened.scan())
-    except (DshCodecError, OSError) as error:
-        return refused(session, error)
-
-
 def _session_of(log: Log) -> Session:
     return Session(
         log.path or f"<{log.file_bytes} bytes>",
@@ -206,3 +172,66 @@ def _session_of(log: Log) -> Session:
         (),
         None,
     )
+
+
+class OpenReadings(Readings[T]):
+    """`Readings` that keep a log open while its items are taken.
+
+    What `read` refuses before it returns is kept in `errors`; what its items refuse is raised.
+    """
+
+    def _take(self, session: Session, log: Log | None) -> Iterator[T]:
+        with ExitStack() as stack:
+            try:
+                if log is None:
+                    log = stack.enter_context(open_log(session.path))
+                items = self._read(log)
+            except (DshCodecError, OSError) as error:
+                self.errors.append(_refused(session, error))
+                return
+            self.log_count += 1
+            yield from items
+
+
+def each_session(
+    places: Places, *, scan: bool = False, compression: Compression | None = None
+) -> Iterator[Session]:
+    """Yield the sessions at some places, those that cannot be read included, each file once.
+
+    Args:
+        places: Where they lie.
+        scan: Whether all rows are read, see `find`.
+        compression: Decides where both encodings of a generation are present.
+
+    Raises:
+        OSError: A place is not there.
+    """
+    seen: set[tuple[int, int]] = set()
+    for place in _each(places):
+        if isinstance(place, Log):
+            session = _session_of(place)
+            yield _scanned(session, place) if scan else session
+            continue
+        if isinstance(place, Session):
+            entries: Iterable[Session] = (place,)
+        else:
+            entries = find(place, scan=scan, compression=compression)
+        for session in entries:
+            if session.error is not None or _is_new(session.path, seen):
+                is_due = scan and session.scan is None and session.error is None
+                yield _scanned(session, None) if is_due else session
+
+
+def _scanned(session: Session, log: Log | None) -> Session:
+    try:
+        with open_log(session.path) if log is None else nullcontext(log) as opened:
+            return session._replace(scan=opened.scan())
+    except (DshCodecError, OSError) as error:
+        return _refused(session, error)
+
+
+def _refused(session: Session, error: DshCodecError | OSError) -> Session:
+    status: SessionStatus = "error"
+    if isinstance(error, UnsupportedError):
+        status = "unsupported"
+    return session._replace(status=status, error=error)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsh_codec._backend import kernel
 from dsh_codec.calls import read_calls
-from dsh_codec.corpus import Readings, each_session, own_from
+from dsh_codec.corpus import OpenReadings, each_session, own_from
 from dsh_codec.names import project_key
 from dsh_codec.row import Event
 from dsh_codec.table_chunks import chunk_batches
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dsh_codec._types import Compression
-    from dsh_codec.calls import Call, TimedCall
+    from dsh_codec.calls import Call
     from dsh_codec.corpus import Places
     from dsh_codec.find import Session
     from dsh_codec.log import Log
@@ -125,9 +125,7 @@ def sessions(
 
     def start(_: list[Session]) -> Iterator[pa.RecordBatch]:
         found = each_session(places, scan=scan, compression=compression)
-        return row_batches(
-            (session for session, _ in found), schema, _SESSION_MAKERS, BATCH_ROWS
-        )
+        return row_batches(found, schema, _SESSION_MAKERS, BATCH_ROWS)
 
     return Table(schema, start, BATCH_ROWS)
 
@@ -304,7 +302,7 @@ def calls(
     return _table_of_logs(schema, read, paths, compression)
 
 
-def _with_texts(log: Log, found: list[TimedCall]) -> list[_CallRow]:
+def _with_texts(log: Log, found: Iterable[tuple[Call, int | None]]) -> list[_CallRow]:
     answers: dict[int, str] = {}
     prompts: list[tuple[int, str]] = []
     for passage in text(log, with_inherited=True).passages(("prompt", "answer")):
@@ -559,7 +557,7 @@ def _table_of_logs(
     places = _kept(paths)
 
     def start(errors: list[Session]) -> Iterator[pa.RecordBatch]:
-        found = Readings(places, read, compression=compression)
+        found = OpenReadings(places, read, compression=compression)
         found.errors = errors
         return found
 

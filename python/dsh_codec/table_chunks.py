@@ -6,9 +6,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dsh_codec._types import AttemptColumns
-from dsh_codec.calls import integer
 from dsh_codec.corpus import own_from
 from dsh_codec.errors import StreamError
+from dsh_codec.values import is_safe_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -316,7 +316,7 @@ def _integers(values: list[Any]) -> tuple[npt.NDArray[np.int64], Any]:
     """Return integers, and where they are null; None if nowhere."""
     import numpy as np
 
-    found = [value if type(value) is int else integer(value) for value in values]
+    found = [int(value) if is_safe_integer(value) else None for value in values]
     is_null = np.array([value is None for value in found])
     known = np.array([value or 0 for value in found], np.int64)
     return known, is_null if is_null.any() else None
