@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -43,10 +44,12 @@ TABLES = {
     "chunks": table.chunks,
     "events": table.events,
 }
+CORPUS = Path(os.environ.get("DSH_CORPUS", SHARED / "corpus" / "real"))
+SHARED_CASES = Path(os.environ.get("DSH_CASES", SHARED / "cases"))
 LOGS = sorted(path for path in DEMO.rglob("*") if path.is_file()) + sorted(
-    (SHARED / "corpus" / "real").rglob("*.jsonl*")
+    CORPUS.rglob("*.jsonl*")
 )
-CASES = sorted(path.parent for path in (SHARED / "cases").glob("*/case.json"))
+CASES = sorted(path.parent for path in SHARED_CASES.glob("*/case.json"))
 
 
 def rows_of(found: table.Table) -> list[dict[str, Any]]:
