@@ -14,6 +14,7 @@ import pytest
 
 from compare import Line, run_child
 from data import hard_rows
+from dsh_codec.table_chunks import HELD_BYTES
 from peers import decoded
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ COLUMNS = """
 with dsh_codec.open(sys.argv[1]) as log:
     columns = log.columns()
 print(peak(), len(columns.text), len(columns.time))
+"""
+WITH_ARROW = """
+import dsh_codec.table, numpy, pyarrow
+"""
+TABLE = """
+rows = sum(len(batch) for batch in dsh_codec.table.chunks(sys.argv[1]))
+print(peak(), rows)
 """
 CASES = {
     "16 MB plain": ("prefix", None),
@@ -133,5 +141,23 @@ def bench_columns(compare: Comparison, logs: Logs) -> None:
             unit="MiB more",
             better="less",
             detail=f"{text_bytes / MIB:.1f} MiB of text, {chunks:,} chunks",
+        )
+    )
+
+
+def bench_table(compare: Comparison, logs: Logs) -> None:
+    """Batch by batch: the columns that wait for the end of the log, and what a batch takes."""
+    bare, *_ = numbers(PEAK + WITH_ARROW + "print(peak())")
+    peak, rows = numbers(PEAK + WITH_ARROW + TABLE, str(logs.large()))
+    assert rows > 0
+    compare.line(
+        Line(
+            "peak memory, table of chunks of 160 MB, batch by batch",
+            "interpreter with pyarrow",
+            (peak - bare) / MIB,
+            HELD_BYTES / MIB + 64,
+            unit="MiB more",
+            better="less",
+            detail=f"{rows:,} chunks",
         )
     )

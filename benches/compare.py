@@ -199,7 +199,15 @@ class Table:
         return ["  ".join(row).rstrip() for row in padded]
 
     def facts(self) -> list[str]:
-        packages = ("dsh-codec", "numpy", "orjson", "msgspec", "zstandard")
+        packages = (
+            "dsh-codec",
+            "numpy",
+            "orjson",
+            "msgspec",
+            "zstandard",
+            "polars",
+            "pyarrow",
+        )
         versions = ", ".join(f"{name} {version(name)}" for name in packages)
         machine = f"{_processor()}, {os.cpu_count()} logical CPUs"
         python = f"{platform.python_implementation()} {platform.python_version()}"

@@ -32,6 +32,7 @@ MODULES = (
     "report",
     "growth",
     "memory",
+    "table",
     "size",
 )
 TABLE = pytest.StashKey[Table]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dsh_codec as dsh
-from dsh_codec._types import ChunkKind, StreamColumns
+from dsh_codec._types import ChunkKind
 from dsh_codec.errors import DshCodecError, JsonSyntaxError, RowError, StreamError
 from dsh_codec.values import fuse, is_count
 from small_logs import HEADER, PLAIN, ZSTD
@@ -58,7 +59,7 @@ def index_of(chunk: dict[str, Any]) -> int:
     return int(index) if is_count(index) else -1
 
 
-def columns_by_expansion(kernel: ModuleType, records: Sequence[Any]) -> StreamColumns:
+def columns_by_expansion(kernel: ModuleType, records: Sequence[Any]) -> tuple[Any, ...]:
     """Return columns made chunk by chunk."""
     timed, numbers = [], []
     for number, record in enumerate(records):
@@ -66,7 +67,7 @@ def columns_by_expansion(kernel: ModuleType, records: Sequence[Any]) -> StreamCo
         timed += chunks
         numbers += [number] * len(chunks)
     fragments = [fragment_of(chunk) for _, chunk in timed]
-    return StreamColumns(
+    return (
         np.array([time for time, _ in timed], np.int64),
         np.array([kind_of(chunk) for _, chunk in timed], np.uint8),
         np.array([index_of(chunk) for _, chunk in timed], np.int64),
@@ -76,8 +77,19 @@ def columns_by_expansion(kernel: ModuleType, records: Sequence[Any]) -> StreamCo
     )
 
 
-def check_equal(found: Sequence[Any], expected: Sequence[Any]) -> None:
-    assert len(found) == len(expected)
+def tokens_by_expansion(kernel: ModuleType, records: Sequence[Any]) -> list[bool]:
+    """Return whether each chunk is a token delta, chunk by chunk (20 §5)."""
+    return [is_token(kernel, chunk) for _, chunk in kernel.expand(records)]
+
+
+def is_token(kernel: ModuleType, chunk: dict[str, Any]) -> bool:
+    try:
+        return bool(kernel.is_token_delta(chunk))
+    except StreamError:
+        return False  # A delta without its text.
+
+
+def check_equal(found: Iterable[Any], expected: Iterable[Any]) -> None:
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.dtype == theirs.dtype
         assert mine.shape == theirs.shape
@@ -176,7 +188,10 @@ faulty = st.sampled_from(
 def test_stream_columns_equal_expansion(kernel: ModuleType, records: Any) -> None:
     """20 §4: one chunk for each member, with its running time."""
     expected = columns_by_expansion(kernel, records)
-    check_equal(kernel.stream_columns(records), expected)
+    found = kernel.stream_columns(records)
+    check_equal(found, expected)
+    assert found.token.dtype == np.bool_
+    assert found.token.tolist() == tokens_by_expansion(kernel, records)
     check_equal(kernel.stream_columns(tuple(records)), expected)
 
 
@@ -199,6 +214,12 @@ def test_row_columns_equal_stream_columns(
         check_equal(found.stream(number), columns_by_expansion(kernel, records))
     assert found.attempt[-1] == len(found.time)
     assert found.offset[-1] == len(found.text)
+    streams = [found.stream(number) for number in range(len(attempts))]
+    for name in ("index", "token"):
+        parts = [value for stream in streams for value in getattr(stream, name)]
+        assert getattr(found, name).tolist() == parts
+    counts = [len(records) for records in parsed]
+    assert found.attempt_record.tolist() == [0, *accumulate(counts)]
     if rows:
         check_equal(kernel.row_columns(rows[0]), kernel.row_columns((rows[:1],)))
 
@@ -302,7 +323,7 @@ def test_kinds_are_the_codes_of_the_enumeration(kernel: ModuleType) -> None:
 
 def test_arrays_own_their_memory(kernel: ModuleType) -> None:
     found = kernel.row_columns(settlement([{"type": "chunk", "time": 1, "chunk": {}}]))
-    for column in found:
+    for column in (*found, found.record_index, found.record_named):
         assert column.flags.c_contiguous
         assert column.flags.writeable
         assert column.flags.aligned
@@ -351,6 +372,10 @@ def test_chunk_rows_are_numbered_as_packing_makes_records(kernel: ModuleType) ->
     assert found.time.tolist()[:6] == [1010, 1012, 1015, 1016, 1017, 1]
     assert found.kind.tolist() == [0] * 5 + [2] * 5 + [6] + [0] * 5
     assert found.index.tolist() == [0] * 4 + [1] * 6 + [-1, 0, -1, 0, 0, 0]
+    assert found.record_index.tolist() == [0, 1, 1, 1, 1, 1, -1, 0, -1, 0, 0]
+    assert found.record_named.tolist() == [False] * 3 + [True] * 3 + [False] * 5
+    # The empty fragment of a call with a name, be it an empty one, is a token.
+    assert found.token.tolist() == [True] * 10 + [False, False] + [True] * 4
     assert found.text.tobytes() == b"abcde{}!?fghi"
     stored = kernel.StoredStream(rows)
     check_equal(stored.columns(), found.stream(0))
@@ -411,7 +436,12 @@ def test_both_kernels_read_rows_alike(rows: list[bytes]) -> None:
     def answers_of(name: str) -> list[Any]:
         module = importlib.import_module(f"dsh_codec._{name}")
         stored = module.StoredStream(rows)
-        columns = result_of(lambda: [c.tolist() for c in module.row_columns([rows])])
+
+        def columns_of() -> Any:
+            found = module.row_columns([rows])
+            return [c.tolist() for c in (*found, found.token)]
+
+        columns = result_of(columns_of)
         calls = [
             *map(partial(partial, stored.last_chunk), KINDS),
             stored.text,
@@ -539,7 +569,39 @@ def test_scanned_columns_do_not_depend_on_cuts(kernel: ModuleType, step: int) ->
     assert found.record.tolist() == [0, 0, 1]
     assert found.text.tobytes() == b"ab"
     assert found.attempt.tolist() == [0, 3]
+    assert found.attempt_record.tolist() == [0, 2]
+    assert scanner.take_settlements() == [(2, 1010, "failed", 1, 1)]
     assert len(scanner.take_columns().time) == 0
+    assert scanner.take_settlements() == []
+
+
+def test_settlements_tell_where_they_stand(kernel: ModuleType) -> None:
+    """80 §3; turn and step are checked by no scan, so they are as the log has them."""
+    rows = []
+    for seq, (kind, data) in enumerate(
+        [
+            ("assistant/message", {"turn": 3, "step": 2, "interrupted": True}),
+            ("turn/end", {"turn": 3}),
+            ("assistant/message", {"turn": "x", "step": [-0.0], "interrupted": 1}),
+            ("assistant/attempt", {"turn": 2**60, "stream": None}),
+            ("assistant/attempt", None),
+        ]
+    ):
+        row = {"type": kind, "seq": seq, "time": -seq, "data": data}
+        rows.append(json.dumps(row).encode() + b"\n")
+    scanner = kernel.ColumnScanner()
+    scanner.feed(HEADER + b"".join(rows))
+    found = scanner.take_settlements()
+    assert repr([tuple(each) for each in found]) == repr(
+        [
+            (0, 0, "interrupted", 3, 2),
+            (2, -2, "message", "x", [-0.0]),
+            (3, -3, "failed", float(2**60), None),
+            (4, -4, "failed", None, None),
+        ]
+    )
+    assert found[0].outcome == "interrupted"
+    assert scanner.take_columns().attempt.tolist() == [0] * 5
 
 
 def test_faulty_stream_ends_a_scan_of_columns(kernel: ModuleType) -> None:
@@ -618,6 +680,12 @@ def check_log(log: dsh.Log) -> int:
         check_equal(columns_by_expansion(dsh.kernel, records.records), columns)
         count += len(columns.time)
     assert len(found.attempt) == number + 1
+    pieces = list(log.iter_columns())
+    assert [place for _, places in pieces for place in places] == [
+        (each.turn, each.step, each.number, each.outcome, each.seq, each.time)
+        for each in log.attempts()
+    ]
+    assert sum(len(columns.time) for columns, _ in pieces) == count
     return count
 
 
@@ -645,7 +713,10 @@ def test_refused_settlement_leaves_nothing_behind(kernel: Any) -> None:
     scanner = kernel.ColumnScanner()
     with pytest.raises(StreamError):
         scanner.feed(HEADER + b"".join(kernel.dump(row) + b"\n" for row in rows))
+    assert [each.seq for each in scanner.take_settlements()] == [0]
     found = scanner.take_columns()
     assert found.attempt.tolist() == [0, 1]
+    assert found.attempt_record.tolist() == [0, 1]
+    assert found.index.tolist() == [0]
     assert found.offset.tolist() == [0, 1]
     assert found.text.tobytes() == b"x"

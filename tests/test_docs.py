@@ -34,8 +34,9 @@ def blocks(language: str) -> list[Any]:
 
 @pytest.fixture
 def in_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the demo logs where the pages say they are."""
-    shutil.copytree(DEMO, tmp_path / "tests" / "data" / "demo")
+    """A folder with the logs where the pages say they are."""
+    for logs in (DEMO, DEMO.with_name("cookbook")):
+        shutil.copytree(logs, tmp_path / "tests" / "data" / logs.name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -11,6 +11,7 @@ from dsh_codec._backend import backend, kernel
 
 TYPE_CHECKING = False  # `typing` takes longer to import than the rest of this module.
 if TYPE_CHECKING:
+    from dsh_codec import live as live, table as table
     from dsh_codec._types import (
         AttemptColumns,
         ChunkKind,
@@ -398,6 +399,9 @@ _HOMES = {
 }
 """Modules with the public names that are imported from them when somebody asks."""
 
+_SUBMODULES = ("live", "table")
+"""Public submodules, which are imported when somebody asks."""
+
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
@@ -406,12 +410,14 @@ class _Package(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         """Import a public name, or say that there is none."""
+        from importlib import import_module
+
+        if name in _SUBMODULES:
+            return import_module(f"{self.__name__}.{name}")
         home = _HOME_OF.get(name)
         if home is None:
             message = f"module {self.__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-        from importlib import import_module
-
         value = getattr(import_module(f"{self.__name__}.{home}"), name)
         self.__dict__[name] = value
         return value

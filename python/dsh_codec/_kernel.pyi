@@ -23,6 +23,7 @@ from dsh_codec._types import (
     Row,
     ScanResult,
     SeqCodec,
+    Settlement,
     StreamColumns,
     TimedChunk,
 )
@@ -212,7 +213,8 @@ def stream_columns(records: Sequence[Mapping[str, Any]], /) -> StreamColumns:
         n is the number of expanded chunks.
         time: int64, shape (n,), milliseconds since the Unix epoch.
         kind: uint8, shape (n,), code of the chunk type, see `ChunkKind`.
-        index: int64, shape (n,), block index of the chunk; -1 where a raw chunk has none.
+        index: int64, shape (n,), block index of the chunk; -1 where a raw chunk has none. Kept
+            once a record and made on first use.
         record: int32, shape (n,), position of its record in `records`.
         offset: int64, shape (n + 1,), byte positions in `text`; first 0, last len(text).
         text: uint8, shape (offset[-1],), UTF-8; lone surrogates as WTF-8.
@@ -251,8 +253,8 @@ def row_columns(
         LimitExceededError: A row nests deeper than `max_depth`.
 
     Note:
-        One pass, the GIL released. 29 bytes a chunk and its text; a single row takes one
-        allocation per column. Spec: 20 §4, 10 §5.3.
+        One pass, the GIL released. 21 bytes a chunk and its text, 9 bytes a record; a single
+        row takes one allocation per column. Spec: 20 §4, 10 §5.3.
     """
 
 class StoredStream:
@@ -395,6 +397,13 @@ class ColumnScanner:
 
         Raises:
             HeaderError, RowError: As for `RowScanner.finish`.
+        """
+
+    def take_settlements(self) -> list[Settlement]:
+        """Return the settlements that the scan found since the last call, in order.
+
+        Taken together with `take_columns`, they are its attempts one by one; those of
+        `add_attempt` are not among them.
         """
 
     def take_columns(self) -> AttemptColumns:

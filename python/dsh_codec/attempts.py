@@ -15,7 +15,7 @@ from dsh_codec.values import deep_equal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["Attempt", "Outcome", "iter_attempts"]
+__all__ = ["Attempt", "AttemptCounter", "AttemptPlace", "Outcome", "iter_attempts"]
 
 Outcome: TypeAlias = Literal["message", "interrupted", "failed", "open"]
 
@@ -82,6 +82,37 @@ class Attempt(NamedTuple):
         return _finish_kind(self.stream)
 
 
+class AttemptPlace(NamedTuple):
+    """Where an attempt stands: an `Attempt` without what it says.
+
+    Attributes:
+        turn, step, number, outcome, seq, time: As in `Attempt`.
+    """
+
+    turn: Any
+    step: Any
+    number: int
+    outcome: Outcome
+    seq: int
+    time: int | None
+
+
+class AttemptCounter:
+    """Numbers attempts within their turn and step."""
+
+    def __init__(self) -> None:
+        """Begin at the start of a log."""
+        self._counts: dict[Any, int] = {}
+
+    def count(self, turn: Any, step: Any) -> int:
+        """Return how many attempts of this turn and step there are with this one."""
+        key = turn, step
+        if type(turn) is not int or type(step) is not int:
+            key = _hashable(turn), _hashable(step)
+        self._counts[key] = number = self._counts.get(key, 0) + 1
+        return number
+
+
 def iter_attempts(
     units: Iterable[Event | PackedRow],
     generation: int,
@@ -104,16 +135,14 @@ def iter_attempts(
     Note:
         Spec: 80 §3; 50 §5 with the leniency of 80's first paragraph.
     """
-    counts: dict[Any, int] = {}
+    counter = AttemptCounter()
     source = (
         _settlements(units, max_depth)
         if generation >= 2
         else _Grouper(citations, max_depth).run(units)
     )
     for attempt in source:
-        key = (_hashable(attempt.turn), _hashable(attempt.step))
-        counts[key] = number = counts.get(key, 0) + 1
-        yield attempt._replace(number=number)
+        yield attempt._replace(number=counter.count(attempt.turn, attempt.step))
 
 
 def find_spans(seqs: Iterable[int]) -> Spans:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
     from dsh_codec._types import Compression
     from dsh_codec.find import SessionStatus
 
-__all__ = ["Place", "Places", "Readings", "own_from", "read_logs"]
+__all__ = [
+    "OpenReadings",
+    "Place",
+    "Places",
+    "Readings",
+    "each_session",
+    "own_from",
+    "read_logs",
+]
 
 T = TypeVar("T")
 
@@ -163,3 +172,66 @@ def _session_of(log: Log) -> Session:
         (),
         None,
     )
+
+
+class OpenReadings(Readings[T]):
+    """`Readings` that keep a log open while its items are taken.
+
+    What `read` refuses before it returns is kept in `errors`; what its items refuse is raised.
+    """
+
+    def _take(self, session: Session, log: Log | None) -> Iterator[T]:
+        with ExitStack() as stack:
+            try:
+                if log is None:
+                    log = stack.enter_context(open_log(session.path))
+                items = self._read(log)
+            except (DshCodecError, OSError) as error:
+                self.errors.append(_refused(session, error))
+                return
+            self.log_count += 1
+            yield from items
+
+
+def each_session(
+    places: Places, *, scan: bool = False, compression: Compression | None = None
+) -> Iterator[Session]:
+    """Yield the sessions at some places, those that cannot be read included, each file once.
+
+    Args:
+        places: Where they lie.
+        scan: Whether all rows are read, see `find`.
+        compression: Decides where both encodings of a generation are present.
+
+    Raises:
+        OSError: A place is not there.
+    """
+    seen: set[tuple[int, int]] = set()
+    for place in _each(places):
+        if isinstance(place, Log):
+            session = _session_of(place)
+            yield _scanned(session, place) if scan else session
+            continue
+        if isinstance(place, Session):
+            entries: Iterable[Session] = (place,)
+        else:
+            entries = find(place, scan=scan, compression=compression)
+        for session in entries:
+            if session.error is not None or _is_new(session.path, seen):
+                is_due = scan and session.scan is None and session.error is None
+                yield _scanned(session, None) if is_due else session
+
+
+def _scanned(session: Session, log: Log | None) -> Session:
+    try:
+        with open_log(session.path) if log is None else nullcontext(log) as opened:
+            return session._replace(scan=opened.scan())
+    except (DshCodecError, OSError) as error:
+        return _refused(session, error)
+
+
+def _refused(session: Session, error: DshCodecError | OSError) -> Session:
+    status: SessionStatus = "error"
+    if isinstance(error, UnsupportedError):
+        status = "unsupported"
+    return session._replace(status=status, error=error)

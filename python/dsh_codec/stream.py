@@ -141,7 +141,7 @@ class Stream:
         """Return all chunks as NumPy arrays: times, kinds, block indices, text.
 
         Returns:
-            29 bytes a chunk and its text, see `StreamColumns`.
+            21 bytes a chunk and its text, see `StreamColumns`.
 
         Raises:
             StreamError: A record breaks a rule; `.record` is its index. Spec: 20 §4.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dsh_codec._pure.buffer import bytes_of
 from dsh_codec._pure.event import decode_early
@@ -23,7 +23,7 @@ from dsh_codec._pure.stream import (
     join_text,
     last_chunk,
 )
-from dsh_codec._types import AttemptColumns, ChunkKind, StreamColumns
+from dsh_codec._types import AttemptColumns, ChunkKind, Settlement, StreamColumns
 from dsh_codec.errors import DshCodecError, RowError, StreamError
 from dsh_codec.limits import MAX_DEPTH, MAX_ROW_BYTES, MAX_SAFE_INTEGER
 from dsh_codec.values import fuse, is_count, is_sint
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from dsh_codec._types import Mode, ScanResult
+    from dsh_codec._types import Mode, Row, ScanResult
 
 _KINDS: Final = {
     "text-delta": ChunkKind.TEXT,
@@ -59,11 +59,13 @@ class _Columns:
     def __init__(self) -> None:
         self.times: list[int] = []
         self.kinds = bytearray()
-        self.indices: list[int] = []
         self.records: list[int] = []
         self.offsets = [0]
         self.text = bytearray()
         self.attempts = [0]
+        self.record_indices: list[int] = []
+        self.record_named: list[bool] = []
+        self.attempt_records = [0]
 
     def add_attempt(self, records: Sequence[Mapping[str, Any]]) -> None:
         for number, record in enumerate(records):
@@ -73,6 +75,7 @@ class _Columns:
             else:
                 self._add_run(number, record)
         self.attempts.append(len(self.times))
+        self.attempt_records.append(len(self.record_indices))
 
     def _add_run(self, number: int, record: Mapping[str, Any]) -> None:
         kind = _KINDS[DELTA_OF[record["type"]]]
@@ -80,8 +83,9 @@ class _Columns:
         count = len(members)
         self.times += map(int, accumulate(record["dt"], initial=record["time0"]))
         self.kinds += bytes([kind]) * count
-        self.indices += [int(record["index"])] * count
         self.records += [number] * count
+        self.record_indices.append(int(record["index"]))
+        self.record_named.append("name" in record)
         for fragment in members:
             self._add_text(fragment)
 
@@ -93,8 +97,9 @@ class _Columns:
         fragment = chunk.get(_FRAGMENTS[kind]) if kind in _FRAGMENTS else None
         self.times.append(int(time))
         self.kinds.append(kind)
-        self.indices.append(int(index) if is_count(index) else _NO_INDEX)
         self.records.append(number)
+        self.record_indices.append(int(index) if is_count(index) else _NO_INDEX)
+        self.record_named.append(kind == ChunkKind.TOOL_CALL and "name" in chunk)
         self._add_text(fragment if type(fragment) is str else "")
 
     def _add_text(self, fragment: str) -> None:
@@ -111,16 +116,28 @@ class _Columns:
         return StreamColumns(
             np.array(self.times, np.int64),
             np.frombuffer(self.kinds, np.uint8),
-            np.array(self.indices, np.int64),
             np.array(self.records, np.int32),
             np.array(self.offsets, np.int64),
             np.frombuffer(self.text, np.uint8),
+            np.array(self.record_indices, np.int64),
+            np.array(self.record_named, np.bool_),
         )
 
     def of_attempts(self) -> AttemptColumns:
         import numpy as np
 
-        return AttemptColumns(*self.of_stream(), np.array(self.attempts, np.int64))
+        columns = self.of_stream()
+        return AttemptColumns(
+            columns.time,
+            columns.kind,
+            columns.record,
+            columns.offset,
+            columns.text,
+            columns.record_index,
+            columns.record_named,
+            np.array(self.attempts, np.int64),
+            np.array(self.attempt_records, np.int64),
+        )
 
 
 def stream_columns(records: Sequence[Mapping[str, Any]], /) -> StreamColumns:
@@ -337,6 +354,16 @@ def _count_members(record: Any) -> int:
     return 1
 
 
+def _settlement_of(row: Row, value: Any) -> Settlement:
+    data = _members(value.get("data"))
+    outcome: Literal["message", "interrupted", "failed"] = "message"
+    if row.type == "assistant/attempt":
+        outcome = "failed"
+    elif data.get("interrupted") is True:
+        outcome = "interrupted"
+    return Settlement(row.seq, row.time, outcome, data.get("turn"), data.get("step"))
+
+
 class ColumnScanner:
     """Scan that keeps the chunks of settlements as columns. See `_kernel.pyi`."""
 
@@ -356,6 +383,7 @@ class ColumnScanner:
         )
         self._max_depth = max_depth
         self._columns = _Columns()
+        self._settlements: list[Settlement] = []
         self._fault: StreamError | None = None
 
     @property
@@ -374,12 +402,14 @@ class ColumnScanner:
             raise self._fault
         for row in self._scanner.feed(data):
             if row.type in _SETTLEMENTS:
-                parsed = _parse_rows([row.raw], self._max_depth)
+                (value,) = _parse_rows([row.raw], self._max_depth)
                 try:
-                    self._columns.add_attempt(_records_of(parsed, checked=True))
+                    records = _records_of(iter([value]), checked=True)
                 except StreamError as error:
                     self._fault = error
                     raise
+                self._columns.add_attempt(records)
+                self._settlements.append(_settlement_of(row, value))
 
     def add_attempt(self, stream: StoredStream, /) -> None:
         """Add an attempt that the scan does not find."""
@@ -396,6 +426,11 @@ class ColumnScanner:
     def finish(self) -> ScanResult:
         """End the scan."""
         return self._scanner.finish()
+
+    def take_settlements(self) -> list[Settlement]:
+        """Return the settlements since the last call."""
+        settlements, self._settlements = self._settlements, []
+        return settlements
 
     def take_columns(self) -> AttemptColumns:
         """Return the columns so far, and start new ones."""

@@ -44,10 +44,11 @@ fn stream_columns_tuple(py: Python<'_>, columns: core::Columns) -> PyResult<Boun
     class(py, &CLASS, "StreamColumns")?.call1((
         array(py, columns.time),
         array(py, columns.kind),
-        array(py, columns.index),
         array(py, columns.record),
         array(py, columns.offset),
         array(py, columns.text),
+        array(py, columns.record_index),
+        array(py, columns.record_named),
     ))
 }
 
@@ -58,11 +59,13 @@ fn attempt_columns_tuple(py: Python<'_>, columns: core::Columns) -> PyResult<Bou
     class(py, &CLASS, "AttemptColumns")?.call1((
         array(py, columns.time),
         array(py, columns.kind),
-        array(py, columns.index),
         array(py, columns.record),
         array(py, columns.offset),
         array(py, columns.text),
+        array(py, columns.record_index),
+        array(py, columns.record_named),
         array(py, columns.attempt),
+        array(py, columns.attempt_record),
     ))
 }
 
@@ -211,6 +214,17 @@ impl StoredStream {
     }
 }
 
+/// A value of a row that was scanned with the limits of its scanner; None if it is absent.
+fn kept_value(py: Python<'_>, value: Option<core::KeptValue>) -> KernelResult<Bound<'_, PyAny>> {
+    match value {
+        None => Ok(py.None().into_bound(py)),
+        Some(core::KeptValue::Integer(number)) => Ok(PyInt::new(py, number).into_any()),
+        Some(core::KeptValue::Text(text)) => {
+            with_scratch(|scratch| parse_bytes(py, &text, usize::MAX, scratch))
+        }
+    }
+}
+
 /// Scan of a log of generations 2 to 4 that keeps the chunks of its settlements as columns. See the stub.
 #[pyclass(frozen, module = "dsh_codec._native")]
 pub(crate) struct ColumnScanner(Mutex<core::ColumnScanner>);
@@ -283,6 +297,21 @@ impl ColumnScanner {
     fn finish<'py>(&self, py: Python<'py>) -> KernelResult<Bound<'py, PyAny>> {
         let scan = self.with(py, core::ColumnScanner::finish)?;
         scan_tuple(py, &scan)
+    }
+
+    /// Return the settlements since the last call. See the stub.
+    #[pyo3(signature = ())]
+    fn take_settlements<'py>(&self, py: Python<'py>) -> KernelResult<Bound<'py, PyList>> {
+        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+        let class = class(py, &CLASS, "Settlement")?;
+        let list = PyList::empty(py);
+        for found in self.with(py, core::ColumnScanner::take_settlements) {
+            let (turn, step) = (kept_value(py, found.turn)?, kept_value(py, found.step)?);
+            let outcome = PyString::intern(py, found.outcome);
+            list.append(class.call1((found.seq, found.time, outcome, turn, step))?)?;
+        }
+        Ok(list)
     }
 
     /// Return the columns so far, and start new ones. See the stub.

@@ -5,7 +5,58 @@ use std::ops::Deref;
 use super::columns::{Columns, ColumnsBuilder, RowKind};
 use super::stored::StoredStream;
 use crate::error::{Error, Result};
-use crate::row::{RowScanner, ScanOptions, ScanResult};
+use crate::json::Node;
+use crate::row::{Row, RowScanner, ScanOptions, ScanResult};
+
+/// A JSON value that outlives its row.
+#[derive(Debug, PartialEq, Eq)]
+pub enum KeptValue {
+    /// A short integer.
+    Integer(i64),
+    /// Anything else, as it stands in the row.
+    Text(Vec<u8>),
+}
+
+/// Where a settlement stands: what its columns do not tell. Spec 80 §3.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// Its seq.
+    pub seq: u64,
+    /// Its time in milliseconds, if it is a safe integer.
+    pub time: Option<i64>,
+    /// `message`, `interrupted` or `failed`.
+    pub outcome: &'static str,
+    /// `turn` of its data.
+    pub turn: Option<KeptValue>,
+    /// `step` of its data.
+    pub step: Option<KeptValue>,
+}
+
+impl Settlement {
+    fn of(row: &Row<'_>, event_type: Node<'_>) -> Self {
+        let data = event_type.root().member("data");
+        let member = |key| data.and_then(|data| data.member(key));
+        let outcome = if event_type.text_is("assistant/attempt") {
+            "failed"
+        } else if member("interrupted").is_some_and(|flag| flag.is_true()) {
+            "interrupted"
+        } else {
+            "message"
+        };
+        let keep = |value: Node<'_>| match value.raw() {
+            Some(text) => KeptValue::Text(text.to_vec()),
+            // Only a short integer has no text of its own.
+            None => KeptValue::Integer(value.safe_integer().unwrap_or_default()),
+        };
+        Self {
+            seq: row.seq,
+            time: row.time,
+            outcome,
+            turn: member("turn").map(keep),
+            step: member("step").map(keep),
+        }
+    }
+}
 
 /// [`RowScanner`] that keeps of the accepted rows the chunks of their settlements, as columns.
 ///
@@ -13,6 +64,7 @@ use crate::row::{RowScanner, ScanOptions, ScanResult};
 pub struct ColumnScanner {
     scanner: RowScanner,
     builder: ColumnsBuilder,
+    settlements: Vec<Settlement>,
     /// Why a stream was refused.
     fault: Option<Error>,
 }
@@ -26,6 +78,7 @@ impl ColumnScanner {
                 ..options
             }),
             builder: ColumnsBuilder::new(),
+            settlements: Vec::new(),
             fault: None,
         }
     }
@@ -47,6 +100,7 @@ impl ColumnScanner {
         let Self {
             scanner,
             builder,
+            settlements,
             fault,
         } = self;
         let fed = scanner.feed(data, &mut |row| {
@@ -55,7 +109,10 @@ impl ColumnScanner {
             };
             if RowKind::of_type(event_type) == Some(RowKind::Settlement) {
                 match builder.push_row(event_type.root()) {
-                    Ok(()) => builder.end_attempt(),
+                    Ok(()) => {
+                        builder.end_attempt();
+                        settlements.push(Settlement::of(row, event_type));
+                    }
                     Err(error) => {
                         builder.drop_attempt();
                         *fault = Some(error);
@@ -101,8 +158,14 @@ impl ColumnScanner {
         self.scanner.finish()
     }
 
+    /// The settlements that the scan found since they were last taken.
+    pub fn take_settlements(&mut self) -> Vec<Settlement> {
+        std::mem::take(&mut self.settlements)
+    }
+
     /// The columns so far; what is fed later starts new ones.
     pub fn take_columns(&mut self) -> Columns {
-        std::mem::take(&mut self.builder).finish()
+        let next = ColumnsBuilder::with_room_of(&self.builder);
+        std::mem::replace(&mut self.builder, next).finish()
     }
 }

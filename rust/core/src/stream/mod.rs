@@ -17,7 +17,7 @@ mod value;
 pub use assemble::{Assembler, Block, CallId, DEFAULT_FINISH, ReplayState};
 pub use attempt_text::{expand_lines, pack_lines};
 pub use chunk::{ChunkType, RunKind};
-pub use column_scanner::ColumnScanner;
+pub use column_scanner::{ColumnScanner, KeptValue, Settlement};
 pub use columns::{Columns, ColumnsBuilder, NO_INDEX, Unpack, kind};
 pub use expand::expand_to_json;
 pub use pack::{Packed, PackedRun, Packer};
