@@ -71,6 +71,49 @@ class Row(NamedTuple):
     count: int  # type: ignore[assignment]  # the tuple's own method is not wanted
 
 
+class ChunkRun(NamedTuple):
+    """Neighbouring chunk rows of one attempt, in generations 0 and 1. Spec: 50 §5.3.
+
+    All are packed rows without an empty name, or events of type `assistant/chunk` with exactly
+    the members of 10 §5.3 and a chunk that packing takes (20 §3) and keeps no delta of raw. None
+    stands on the other side of the declared cut, and a `finish` chunk is the last.
+
+    Attributes:
+        seq: Seq of the first chunk.
+        count: Chunks.
+        turn, step: Turn and step of all.
+        time: Time of the last chunk in milliseconds.
+        has_events: Whether a row is an event of its own, not a packed row.
+        is_terminal: Whether the last chunk is a `finish`.
+        raw: The rows with their line feeds.
+        offset: Plaintext byte where the first row starts.
+        row: Number of the first row, from 1.
+    """
+
+    seq: int
+    count: int  # type: ignore[assignment]  # the tuple's own method is not wanted
+    turn: int
+    step: int
+    time: int
+    has_events: bool
+    is_terminal: bool
+    raw: bytes
+    offset: int
+    row: int
+
+
+class StreamText(NamedTuple):
+    """The stream of an attempt as JSON text. Spec: 20 §2.
+
+    Attributes:
+        text: The records, a JSON array.
+        chunks: Those of type `chunk`, in order; all others are runs.
+    """
+
+    text: bytes
+    chunks: list[dict[str, Any]]
+
+
 class RowIssue(NamedTuple):
     """Why a recoverable scan stopped accepting rows. Spec: 10 §8.1.
 

@@ -5,6 +5,7 @@ Events stream: each one goes through all remaining edges before the next is take
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._backend import kernel
@@ -17,12 +18,13 @@ from dsh_codec.migrate.v0_v1 import EdgeV0
 from dsh_codec.migrate.v1_v2 import EdgeV1
 from dsh_codec.migrate.v2_v3 import EdgeV2
 from dsh_codec.migrate.v3_v4 import EdgeV3
+from dsh_codec.row import CHUNK_TYPE
 from dsh_codec.rules.relationships import RelationshipMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from dsh_codec._types import Header
+    from dsh_codec._types import ChunkRun, Header
     from dsh_codec.migrate.children import ChildEvidence
     from dsh_codec.migrate.edge import Edge, Emit, JsonObject
 
@@ -96,6 +98,12 @@ class _Stage:
         except EdgeRefusalError as refusal:
             raise self._refused(refusal, run.record["type"], run.seq) from None
 
+    def push_rows(self, edge: EdgeV1, rows: ChunkRun) -> bool:
+        try:
+            return edge.push_rows(rows)
+        except EdgeRefusalError as refusal:
+            raise self._refused(refusal, CHUNK_TYPE, rows.seq) from None
+
     def finish(self) -> int:
         try:
             return self.edge.finish()
@@ -147,6 +155,7 @@ class Chain:
         self._stages: list[_Stage] = []
         cut = header.declared_cut or 0 if version < 2 else None
         push, push_run = emit, _refuse_run
+        push_rows: Callable[[ChunkRun], bool] = _decline_rows
         # From the last edge to the first: each needs to know where its events go.
         for number in reversed(range(version, target)):
             fields = convert_header(header.fields, number)
@@ -162,6 +171,12 @@ class Chain:
             stage = _Stage(number, edge)
             self._stages.insert(0, stage)
             push, push_run = stage.push, stage.push_run
+            if isinstance(edge, EdgeV1):
+                # The edge before lets these rows pass as they are.
+                push_rows = partial(stage.push_rows, edge)
+        self.push_rows: Callable[[ChunkRun], bool] = push_rows
+        """Takes the next chunk rows at once; False: it did not, and they have to be pushed one
+        by one. What comes out may hold streams as text, see `StreamText`."""
         self.push: Emit = push
         """Takes the next event of the source; `MigrationRefusedError` as its edges see fit."""
         self.push_run: Callable[[Run], None] = push_run
@@ -184,6 +199,11 @@ class Chain:
             stage.edge.source_cut = cut
             cut = stage.finish()
         return cut
+
+
+def _decline_rows(rows: ChunkRun) -> bool:
+    del rows
+    return False
 
 
 def _refuse_run(run: Run) -> None:

@@ -495,6 +495,7 @@ def _namespaced(block: Any, place: str) -> JsonObject:
 
 def _namespace_stream(data: Any) -> Any:
     stream = data.get("stream") if is_object(data) else None
+    # A stream as text comes out of edge 2, which lets pass only kinds that are known.
     if not is_array(stream):
         return data
     changed: dict[int, JsonObject] = {}

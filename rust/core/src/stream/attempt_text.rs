@@ -32,7 +32,7 @@ const CHUNK_ROW_DEPTH: usize = 3;
 /// # Cost
 /// One pass; memory is that of the lines, and 8 bytes for each member of the longest run.
 pub fn expand_lines<B: Deref<Target = [u8]>>(rows: &[B], prefix: &[u8], max_depth: usize) -> Result<Vec<u8>> {
-    Ok(push_rows(Lines::new(prefix), rows, max_depth)?.out)
+    Ok(push_rows(Lines::new(prefix), rows.iter().map(Deref::deref), max_depth)?.out)
 }
 
 /// The records of an attempt as the text of a JSON array: those of a settlement, or those that packing makes of the
@@ -44,13 +44,62 @@ pub fn expand_lines<B: Deref<Target = [u8]>>(rows: &[B], prefix: &[u8], max_dept
 /// # Cost
 /// One pass; memory is that of the text, and of the members of the longest record once more.
 pub fn pack_lines<B: Deref<Target = [u8]>>(rows: &[B], max_depth: usize) -> Result<Vec<u8>> {
-    Ok(push_rows(PackedText::new(), rows, max_depth)?.into_text())
+    Ok(push_rows(PackedText::new(), rows.iter().map(Deref::deref), max_depth)?.into_text())
 }
 
-fn push_rows<W: Writer, B: Deref<Target = [u8]>>(writer: W, rows: &[B], max_depth: usize) -> Result<W> {
+/// The records of an attempt as text.
+pub struct StreamText {
+    /// A JSON array.
+    pub text: Vec<u8>,
+    /// Where in it the raw records stand, those of type `chunk`.
+    pub chunks: Vec<Range<usize>>,
+}
+
+/// [`pack_lines`] of rows that stand one behind the other, each with its line feed, as in a [`super::ChunkRun`].
+///
+/// # Errors
+/// As for [`expand_lines`].
+///
+/// # Cost
+/// As for [`pack_lines`].
+pub fn pack_runs<B: Deref<Target = [u8]>>(runs: &[B], max_depth: usize) -> Result<StreamText> {
+    let rows = runs.iter().flat_map(|run| LineIter { rest: run });
+    let mut packed = push_rows(PackedText::new(), rows, max_depth)?;
+    let chunks = std::mem::take(&mut packed.chunks);
+    Ok(StreamText {
+        text: packed.into_text(),
+        chunks,
+    })
+}
+
+/// The lines of some bytes, without their line feeds.
+struct LineIter<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for LineIter<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let end = memchr::memchr(b'\n', self.rest).unwrap_or(self.rest.len());
+        let (line, behind) = self.rest.split_at(end);
+        self.rest = behind.get(1..).unwrap_or_default();
+        Some(line)
+    }
+}
+
+fn push_rows<W: Writer, B: Deref<Target = [u8]>>(
+    writer: W,
+    rows: impl IntoIterator<Item = B>,
+    max_depth: usize,
+) -> Result<W> {
     let mut attempt = Attempt::new(writer);
     let mut tape = Tape::new();
     for row in rows {
+        let row: &[u8] = &row;
         if max_depth < CHUNK_ROW_DEPTH || !attempt.push_bytes(row) {
             attempt.push_row(parse_row(&mut tape, row, max_depth)?)?;
         }
@@ -490,6 +539,8 @@ struct PackedText {
     is_open: bool,
     /// Whether the open run has a gap.
     has_gap: bool,
+    /// Where the raw records stand.
+    chunks: Vec<Range<usize>>,
 }
 
 impl PackedText {
@@ -499,6 +550,7 @@ impl PackedText {
             members: Vec::new(),
             is_open: false,
             has_gap: false,
+            chunks: Vec::new(),
         }
     }
 
@@ -525,11 +577,16 @@ impl PackedText {
         }
     }
 
-    fn begin_raw(&mut self, time: i64) {
+    /// Writes a raw record around its chunk.
+    fn push_raw(&mut self, time: i64, push_chunk: impl FnOnce(&mut Vec<u8>)) {
         self.begin_record();
+        let start = self.out.len();
         self.out.extend_from_slice(b"{\"type\":\"chunk\",\"time\":");
         push_integer(time, &mut self.out);
         self.out.extend_from_slice(b",\"chunk\":");
+        push_chunk(&mut self.out);
+        self.out.push(b'}');
+        self.chunks.push(start..self.out.len());
     }
 
     fn begin_run(&mut self, head: &Head<'_>, time0: i64) {
@@ -566,15 +623,17 @@ impl PackedText {
 }
 
 impl Writer for PackedText {
-    fn stored(&mut self, node: Node<'_>, _record: &Record<Node<'_>>, _times: &mut Vec<i64>) {
+    fn stored(&mut self, node: Node<'_>, record: &Record<Node<'_>>, _times: &mut Vec<i64>) {
         self.begin_record();
+        let start = self.out.len();
         write_node(node, &mut self.out, &|_, _| false);
+        if matches!(record, Record::Raw { .. }) {
+            self.chunks.push(start..self.out.len());
+        }
     }
 
     fn raw(&mut self, time: i64, chunk: Node<'_>) {
-        self.begin_raw(time);
-        write_node(chunk, &mut self.out, &|_, _| false);
-        self.out.push(b'}');
+        self.push_raw(time, |out| write_node(chunk, out, &|_, _| false));
     }
 
     fn members(&mut self, head: &Head<'_>, gap: Option<i64>, times: &[i64], members: &Members<'_>) {
@@ -608,11 +667,12 @@ impl Writer for PackedText {
             return; // Not reached: only a packed row has such members.
         };
         for (&time, fragment) in times.iter().zip(fragments.elements()) {
-            self.begin_raw(time);
-            self.out.push(b'{');
-            head.push_chunk_start(&mut self.out);
-            fragment.push_text_literal(&mut self.out);
-            self.out.extend_from_slice(b"}}");
+            self.push_raw(time, |out| {
+                out.push(b'{');
+                head.push_chunk_start(out);
+                fragment.push_text_literal(out);
+                out.push(b'}');
+            });
         }
     }
 }
@@ -721,6 +781,26 @@ mod tests {
             )
         );
         assert_eq!(packed(&[]).unwrap(), "[]");
+    }
+
+    #[test]
+    fn runs_of_rows_are_packed_like_their_rows() {
+        let first = ROWS[..2].join("\n") + "\n";
+        let runs = [first, ROWS[2..].join("\n")].map(String::into_bytes);
+        let packed = pack_runs(&runs, 1024).unwrap();
+        let rows: Vec<&[u8]> = ROWS.iter().map(|row| row.as_bytes()).collect();
+        assert_eq!(packed.text, pack_lines(&rows, 1024).unwrap());
+        let raw: Vec<&str> = packed
+            .chunks
+            .iter()
+            .map(|range| std::str::from_utf8(&packed.text[range.clone()]).unwrap())
+            .collect();
+        let chunk = |time, text: &str| {
+            format!(
+                r#"{{"type":"chunk","time":{time},"chunk":{{"type":"tool-call-delta","index":2,"id":"c","name":"","argumentsDelta":"{text}"}}}}"#
+            )
+        };
+        assert_eq!(raw, [chunk(1018, "f"), chunk(1019, "g"), chunk(1020, "h")]);
     }
 
     #[test]

@@ -11,11 +11,12 @@ mod expand;
 mod pack;
 mod readers;
 mod record;
+mod runs;
 mod stored;
 mod value;
 
 pub use assemble::{Assembler, Block, CallId, DEFAULT_FINISH, ReplayState};
-pub use attempt_text::{expand_lines, pack_lines};
+pub use attempt_text::{StreamText, expand_lines, pack_lines, pack_runs};
 pub use chunk::{ChunkType, RunKind};
 pub use column_scanner::ColumnScanner;
 pub use columns::{Columns, ColumnsBuilder, NO_INDEX, Unpack, kind};
@@ -29,5 +30,6 @@ pub use readers::{
 pub use record::{
     Record, RecordFault, Run, StreamCounts, check_stream, records, validate_nth, validate_record,
 };
+pub use runs::{ChunkRun, RunScanner, Unit};
 pub use stored::{StoredStream, row_columns};
 pub use value::{Value, Word};
