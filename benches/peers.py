@@ -262,7 +262,9 @@ class SimpleMigration:
         self._place: dict[str, Any] = {}
         self._records: list[Any] | None = None
         self._last: dict[str, Any] = {"type": ""}
-        self._last_time = 0
+        self._last_time = 0  # Of the last delta.
+        self._attempt_time = 0
+        self._is_finished = False
 
     def push(self, row: dict[str, Any]) -> None:
         """Take the next row."""
@@ -286,7 +288,7 @@ class SimpleMigration:
         elif kind == "assistant/message":
             row.pop("sourceEventSeqs", None)
             data["stream"] = self._records or []
-            self._records = None
+            self._records, self._is_finished = None, False
         elif kind == "tool/result":
             message = data["message"]
             [block] = message["content"]
@@ -311,14 +313,19 @@ class SimpleMigration:
             self._put_system("", row)
         self._anchors += 1
 
+    def finish(self) -> None:
+        """End the log."""
+        if self._records:
+            self._put_attempt()
+
     def _put(self, row: dict[str, Any]) -> None:
         row["seq"] = len(self.rows)
         self.rows.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
 
     def _put_attempt(self) -> None:
         data = self._place | {"stream": self._records}
-        self._records = None
-        time = self._last_time
+        self._records, self._is_finished = None, False
+        time = self._attempt_time
         self._put({"type": "assistant/attempt", "seq": 0, "time": time, "data": data})
         self._anchors += 1
 
@@ -342,10 +349,14 @@ class SimpleMigration:
         self._put(row)
 
     def _add_chunk(self, time: int, chunk: dict[str, Any]) -> None:
+        if self._is_finished:
+            self._put_attempt()
         if self._records is None:
             self._records, self._last = [], {"type": ""}
+        self._attempt_time = time
         kind, last = chunk["type"], self._last
         if not kind.endswith("-delta"):
+            self._is_finished = kind == "finish"
             self._last = {"type": ""}
             self._records.append({"type": "chunk", "time": time, "chunk": chunk})
             return
@@ -366,6 +377,8 @@ class SimpleMigration:
         self._last_time = time
 
     def _add_run(self, kind: str, time: int, data: dict[str, Any]) -> None:
+        if self._is_finished:
+            self._put_attempt()
         if self._records is None:
             self._records, self._last = [], {"type": ""}
         key, last, gaps = KEYS[kind][1], self._last, data["dt"]
@@ -380,7 +393,7 @@ class SimpleMigration:
             last[key] += data[key]
         else:
             self._open_record(kind, time, data, gaps, key, data[key])
-        self._last_time = time + sum(gaps)
+        self._last_time = self._attempt_time = time + sum(gaps)
 
     def _open_record(
         self,
@@ -407,4 +420,5 @@ def migrate_with_orjson(path: Path) -> bytes:
         migration = SimpleMigration(orjson.loads(lines.readline()))
         for line in lines:
             migration.push(orjson.loads(line))
+        migration.finish()
     return b"".join(migration.rows)
