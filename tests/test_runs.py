@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 import dsh_codec as dsh
 from dsh_codec import _native, _pure
-from dsh_codec._types import ChunkRun, ScanResult
+from dsh_codec._types import ChunkRun, CommonRow, ScanResult
 from dsh_codec.errors import DshCodecError
 from dsh_codec.migrate import upgrade
 from dsh_codec.migrate.chain import Chain, run_of
@@ -202,13 +202,13 @@ def test_runs_are_the_rows_of_the_scan(data: bytes, chance: random.Random) -> No
     pieces = cut_at_random(data, chance)
     units = units_of(_native, pieces)
     assert units == units_of(_pure, pieces)
-    parted = [
-        row
-        for unit in units
-        for row in (
-            split_run(unit, max_depth=1024) if isinstance(unit, ChunkRun) else [unit]
-        )
-    ]
+    parted: list[Any] = []
+    for unit in units:
+        if isinstance(unit, ChunkRun):
+            parted += split_run(unit, max_depth=1024)
+        else:
+            is_common = isinstance(unit, CommonRow)
+            parted.append(dsh.Row._make((*unit[:6], 1)) if is_common else unit)
     assert parted == rows
     whole = units_of(_native, [data])
     assert sum(isinstance(unit, ChunkRun) for unit in whole) <= sum(
@@ -256,7 +256,7 @@ def test_rows_of_runs_are_packed_over_their_bounds(kernel: Any) -> None:
     ]
     packed = kernel.pack_runs(runs)
     raw = {"type": "chunk", "time": 14, "chunk": usage}
-    assert packed.chunks == [raw]
+    assert packed.has_plain_blocks
     assert packed.text == (
         b'[{"type":"text-chunks","time0":10,"index":0,"dt":[1,1,1],'
         b'"texts":["a","\\ud83d","a","a"]},'
@@ -264,7 +264,58 @@ def test_rows_of_runs_are_packed_over_their_bounds(kernel: Any) -> None:
         + b',{"type":"text-chunks","time0":15,"index":0,"dt":[],"texts":["a"]}]'
     )
     assert kernel.pack_runs(b"".join(runs)) == packed
-    assert kernel.pack_runs([]) == (b"[]", [])
+    assert kernel.pack_runs([]) == (b"[]", True)
+
+
+@pytest.mark.parametrize("gaps", [b"[1,-2]", b"[1, -2]", b"[1.0,-2]", b"[1,-20e-1]"])
+def test_packed_rows_join_with_the_gap_between_them(kernel: Any, gaps: bytes) -> None:
+    """Spec 50 §5.5: the gap of the first member, then the row's own, as they are written."""
+    rows = [packed_row(0, ["a"]), packed_row(1, list("bcd")), packed_row(4, list("ef"))]
+    lines = [line_of(row) for row in rows]
+    lines[1] = lines[1].replace(b"[1,1]", gaps)
+    head = b'[{"type":"text-chunks","time0":10,"index":0,"dt":'
+    assert kernel.pack_runs(lines[1:2]).text == (
+        head.replace(b"10", b"11") + b'[1,-2],"texts":["b","c","d"]}]'
+    )
+    assert kernel.pack_runs(lines).text == (
+        head + b'[1,1,-2,4,1],"texts":["a","b","c","d","e","f"]}]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("chunk", "is_plain"),
+    [
+        ({"type": "block-start", "index": 0, "blockType": "image"}, True),
+        ({"type": "block-start", "index": 0, "blockType": "video"}, False),
+        ({"type": "block-start", "index": 0}, False),
+        ({"type": "block-start", "index": 0, "blockType": []}, False),
+        (
+            {"type": "block-end", "index": 0, "block": {"type": "text", "text": ""}},
+            True,
+        ),
+        (
+            {"type": "block-end", "index": 0, "block": {"type": "text", "text": 1}},
+            False,
+        ),
+        (
+            {"type": "block-end", "block": {"type": "reasoning", "text": "", "x": 1}},
+            False,
+        ),
+        ({"type": "block-end", "block": {"type": "image", "attachment": {}}}, False),
+        ({"type": "block-end", "block": {"type": [], "text": ""}}, False),
+        ({"type": "block-end", "block": []}, False),
+        ({"type": "block-end"}, False),
+        ({"type": "usage", "block": 1, "blockType": 2}, True),
+        (TEXT | {"blockType": 2}, True),
+    ],
+    ids=str,
+)
+def test_blocks_that_are_not_plain_are_told(
+    kernel: Any, chunk: Json, *, is_plain: bool
+) -> None:
+    """Spec 50 A.4, A.5: what migration has to look at in a stream."""
+    row = line_of(chunk_row(0, chunk))
+    assert kernel.pack_runs(row).has_plain_blocks is is_plain
 
 
 def test_what_is_no_chunk_row_is_refused(kernel: Any) -> None:
@@ -285,8 +336,6 @@ def test_packed_runs_are_packed_lines(data: bytes, chance: random.Random) -> Non
             assert packed == _pure.pack_runs(run.raw)
             rows = run.raw.split(b"\n")[:-1]
             assert packed.text == _native.pack_lines(rows)
-            records = _native.parse(packed.text)
-            assert packed.chunks == [r for r in records if r["type"] == "chunk"]
 
 
 # --- a frame in pieces ---

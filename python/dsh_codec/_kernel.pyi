@@ -14,6 +14,7 @@ from typing_extensions import Buffer
 from dsh_codec._types import (
     AttemptColumns,
     ChunkRun,
+    CommonRow,
     FileScan,
     FrameScan,
     Header,
@@ -683,9 +684,9 @@ def recover_tail(data: Buffer, /, *, max_plain_bytes: int = 1073741824) -> bytes
 # --- runs of chunk rows (50 §5.3, §5.5) ---
 
 class RunScanner:
-    """`RowScanner` that gives the chunk rows of an attempt together, in generations 0 and 1.
+    """`RowScanner` for the migration of generations 0 and 1.
 
-    A call works as that of `RowScanner` with the same name.
+    It gives the chunk rows of an attempt together, and says what common rows become. A call works as that of `RowScanner` with the same name.
     """
 
     def __init__(
@@ -707,7 +708,7 @@ class RunScanner:
     def fed_bytes(self) -> int:
         """Plaintext bytes fed."""
 
-    def feed(self, data: Buffer, /) -> list[Row | ChunkRun]:
+    def feed(self, data: Buffer, /) -> list[Row | CommonRow | ChunkRun]:
         """Take the next bytes and return the rows and runs that they complete, in order.
 
         A run ends with the call at the latest, so that memory stays bounded.

@@ -102,16 +102,47 @@ class ChunkRun(NamedTuple):
     row: int
 
 
+class CommonRow(NamedTuple):
+    """A row of generation 0 or 1 that every migration takes. Spec: 50 §4 to §7, appendix A.
+
+    It is a start or end of a turn or step, a call, or an appended result or message of a user
+    or model, in the order of members of 10 §5.1. Its payload is admitted in each generation,
+    whatever stands around it: turn and step from 1, text as the content of users and results,
+    plain blocks (see `StreamText`) as that of models, no repair, no plugin, no failure.
+
+    Attributes:
+        type: Event type, the same in all generations.
+        seq, time, raw, offset, row: As for `Row`.
+        turn, step: From the payload; 0 where it has none.
+        id: Id of the message; None if it has none.
+        sources: `sourceEventSeqs` as they stand, counts and pairs of counts; None without.
+        data: The payload in generation 4, but for the stream of a settlement: JSON text.
+    """
+
+    type: str
+    seq: int
+    time: int
+    raw: bytes
+    offset: int
+    row: int
+    turn: int
+    step: int
+    id: str | None
+    sources: list[Any] | None
+    data: bytes
+
+
 class StreamText(NamedTuple):
     """The stream of an attempt as JSON text. Spec: 20 §2.
 
     Attributes:
         text: The records, a JSON array.
-        chunks: Those of type `chunk`, in order; all others are runs.
+        has_plain_blocks: Whether raw records open only blocks whose types 50 A.4 names, and
+            close only blocks of text, reasoning or a tool call, exactly as it has them.
     """
 
     text: bytes
-    chunks: list[dict[str, Any]]
+    has_plain_blocks: bool
 
 
 class RowIssue(NamedTuple):

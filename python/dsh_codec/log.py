@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 from dsh_codec._backend import kernel
-from dsh_codec._types import ChunkRun, FileScan
+from dsh_codec._types import ChunkRun, CommonRow, FileScan, Row
 from dsh_codec.attempts import Attempt, Spans, find_spans, iter_attempts
 from dsh_codec.errors import DshCodecError, FrameError
 from dsh_codec.find import CURRENT_GENERATION, select_log
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         Compression,
         Header,
         Mode,
-        Row,
     )
     from dsh_codec.migrate.children import ChildEvidence
 
@@ -411,8 +410,8 @@ class Log:
         """
         return self._units()
 
-    def runs(self) -> Iterator[Event | PackedRow | ChunkRun]:
-        """Yield the events in order, chunk rows of an attempt as far as possible in one.
+    def runs(self) -> Iterator[Event | PackedRow | CommonRow | ChunkRun]:
+        """Yield the events as migration takes them: in order, chunk rows of an attempt in one.
 
         Raises:
             DshCodecError, OSError: As for iterating.
@@ -430,7 +429,15 @@ class Log:
         )
         for units, frame in self._pass(scanner):
             for unit in units:
-                yield unit if isinstance(unit, ChunkRun) else self._unit(unit, frame)
+                if isinstance(unit, ChunkRun | CommonRow):
+                    yield unit
+                else:
+                    yield self._unit(unit, frame)
+
+    def row_of(self, common: CommonRow) -> Event | PackedRow:
+        """Return a common row that `runs` gave as an event."""
+        kind, seq, time, raw, offset, number, *_ = common
+        return self._unit(Row(kind, seq, time, raw, offset, number, 1), None)
 
     def rows_of(self, run: ChunkRun) -> Iterator[Event | PackedRow]:
         """Yield the rows of a run that `runs` gave, each by itself."""
@@ -495,12 +502,14 @@ class Log:
     @overload
     def _pass(
         self, scanner: RunScanner
-    ) -> Iterator[tuple[list[Row | ChunkRun], int | None]]: ...
+    ) -> Iterator[tuple[list[Row | CommonRow | ChunkRun], int | None]]: ...
     @overload
     def _pass(self, scanner: ColumnScanner) -> Iterator[tuple[None, int | None]]: ...
     def _pass(
         self, scanner: RowScanner | RunScanner | ColumnScanner
-    ) -> Iterator[tuple[list[Row] | list[Row | ChunkRun] | None, int | None]]:
+    ) -> Iterator[
+        tuple[list[Row] | list[Row | CommonRow | ChunkRun] | None, int | None]
+    ]:
         pieces = self._zstd_pieces if self.compression == "zstd" else self._plain_pieces
         frame: int | None = None
         is_fed = False

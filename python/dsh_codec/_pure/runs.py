@@ -9,6 +9,7 @@ from dsh_codec._pure.columns import (
     StoredStream,
     checked_records,  # pyright: ignore[reportPrivateUsage] -- no part of the interface
 )
+from dsh_codec._pure.common import common_of, is_plain_block
 from dsh_codec._pure.event import PACKED_TYPES
 from dsh_codec._pure.json import dump, parse
 from dsh_codec._pure.row import RowScanner
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from dsh_codec._types import Mode, Row, ScanResult
+    from dsh_codec._types import CommonRow, Mode, Row, ScanResult
 
 _ROW_KEYS: Final = {"type", "seq", "time", "data"}
 _DATA_KEYS: Final = {"turn", "step", "chunk"}
@@ -30,6 +31,9 @@ _FRAGMENTS: Final = {
     "reasoning-delta": "text",
     "tool-call-delta": "argumentsDelta",
 }
+_BLOCK_TYPES: Final = ("text", "reasoning", "image", "file", "tool-call", "tool-result")
+"""Types of blocks of old messages. Spec: 50 A.4."""
+
 _RAW: Final = ("block-start", "block-end", "usage", "finish")
 
 
@@ -74,14 +78,14 @@ class RunScanner:
         """Plaintext bytes fed."""
         return self._scanner.fed_bytes
 
-    def feed(self, data: Buffer, /) -> list[Row | ChunkRun]:
+    def feed(self, data: Buffer, /) -> list[Row | CommonRow | ChunkRun]:
         """Take the next bytes and return the rows and runs that they complete."""
         rows = self._scanner.feed(data)
         header = self._scanner.header
         if header is None or header.generation > 1:
             return list(rows)
         cut = header.declared_cut or 0
-        units: list[Row | ChunkRun] = []
+        units: list[Row | CommonRow | ChunkRun] = []
         run: list[tuple[Row, _Member]] = []
         for row in rows:
             member = _member_of(row, cut, self._max_depth)
@@ -89,7 +93,7 @@ class RunScanner:
                 units.append(_joined(run))
                 run = []
             if member is None:
-                units.append(row)
+                units.append(_unit_of(row, self._max_depth))
             else:
                 run.append((row, member))
         if run:
@@ -132,6 +136,10 @@ def _joined(run: list[tuple[Row, _Member]]) -> ChunkRun:
         first.offset,
         first.row,
     )
+
+
+def _unit_of(row: Row, max_depth: int) -> Row | CommonRow:
+    return common_of(row, max_depth=max_depth) or row
 
 
 def _member_of(row: Row, cut: int, max_depth: int) -> _Member | None:
@@ -188,4 +196,14 @@ def pack_runs(
     rows = [row for piece in pieces for row in bytes_of(piece).split(b"\n") if row]
     records = checked_records(StoredStream(rows, max_depth=max_depth))
     text = dump(records, max_depth=max_depth + 2)
-    return StreamText(text, [r for r in records if r["type"] == "chunk"])
+    return StreamText(text, all(map(_has_plain_block, records)))
+
+
+def _has_plain_block(record: dict[str, Any]) -> bool:
+    """Whether a record names no block that migration has to look at."""
+    chunk = record.get("chunk", {})
+    kind = chunk.get("type")
+    if kind == "block-start":
+        opened = chunk.get("blockType")
+        return type(opened) is str and opened in _BLOCK_TYPES
+    return kind != "block-end" or is_plain_block(chunk.get("block"))

@@ -12,6 +12,7 @@ from dsh_codec._backend import kernel
 from dsh_codec.errors import DshCodecError, MigrationRefusedError
 from dsh_codec.events import KNOWN_TYPES, is_inherited_marker, quote, type_of
 from dsh_codec.header import CURRENT_VERSION
+from dsh_codec.migrate.common import CommonLane
 from dsh_codec.migrate.edge import Run
 from dsh_codec.migrate.refusal import EdgeRefusalError, refused
 from dsh_codec.migrate.v0_v1 import EdgeV0
@@ -24,7 +25,7 @@ from dsh_codec.rules.relationships import RelationshipMachine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from dsh_codec._types import ChunkRun, Header
+    from dsh_codec._types import ChunkRun, CommonRow, Header
     from dsh_codec.migrate.children import ChildEvidence
     from dsh_codec.migrate.edge import Edge, Emit, JsonObject
 
@@ -174,6 +175,7 @@ class Chain:
             if isinstance(edge, EdgeV1):
                 # The edge before lets these rows pass as they are.
                 push_rows = partial(stage.push_rows, edge)
+        self._lane = self._common_lane() if target == CURRENT_VERSION else None
         self.push_rows: Callable[[ChunkRun], bool] = push_rows
         """Takes the next chunk rows at once; False: it did not, and they have to be pushed one
         by one. What comes out may hold streams as text, see `StreamText`."""
@@ -181,6 +183,28 @@ class Chain:
         """Takes the next event of the source; `MigrationRefusedError` as its edges see fit."""
         self.push_run: Callable[[Run], None] = push_run
         """Takes the next packed run, in generations 0 and 1."""
+
+    def push_common(self, row: CommonRow) -> bytes | None:
+        """Take a common row and return it in generation 4 with its line feed.
+
+        Returns:
+            None, and nothing has changed, if it has to be pushed like all others.
+        """
+        return None if self._lane is None else self._lane.push(row)
+
+    def _common_lane(self) -> CommonLane | None:
+        edges = [stage.edge for stage in self._stages]
+        if len(edges) < 3:
+            return None
+        *before, second, third, fourth = edges
+        if not (
+            isinstance(second, EdgeV1)
+            and isinstance(third, EdgeV2)
+            and isinstance(fourth, EdgeV3)
+        ):
+            return None
+        first = before[0] if before and isinstance(before[0], EdgeV0) else None
+        return CommonLane(first, second, third, fourth)
 
     def finish(self, source_cut: int) -> int:
         """End the log.

@@ -7,7 +7,7 @@ import tempfile
 from typing import IO, TYPE_CHECKING, Any
 
 from dsh_codec._backend import kernel
-from dsh_codec._types import ChunkRun
+from dsh_codec._types import ChunkRun, CommonRow
 from dsh_codec.errors import DshCodecError
 from dsh_codec.header import CURRENT_VERSION, encode_header
 from dsh_codec.migrate.chain import Acceptance, Chain, run_of
@@ -73,7 +73,7 @@ class Upgrade:
             return
         acceptance = Acceptance(self.header_fields)
         for made in self._events():
-            value = with_values(made)
+            value = _event_of(made) if isinstance(made, bytes) else with_values(made)
             acceptance.feed(value)
             yield value
         assert self.inherited_event_count is not None  # noqa: S101 - a pass that ends sets it
@@ -92,17 +92,24 @@ class Upgrade:
         Raises:
             MigrationRefusedError, DshCodecError, OSError: As for iterating.
         """
-        return map(encode_row, self._events())
+        for made in self._events():
+            yield made if isinstance(made, bytes) else encode_row(made)
 
-    def _events(self) -> Iterator[JsonObject]:
-        """Yield the events; a stream may be a `StreamText`."""
+    def _events(self) -> Iterator[JsonObject | bytes]:
+        """Yield the events, or their rows; the stream of an event may be a `StreamText`."""
         made: list[JsonObject] = []
         chain = self._chain(made)
         self.inherited_event_count = None
         log = self._log
         try:
             for unit in log.runs():
-                if isinstance(unit, ChunkRun):
+                if isinstance(unit, CommonRow):
+                    carried = chain.push_common(unit)
+                    if carried is None:
+                        _push(chain, log.row_of(unit))
+                    else:
+                        yield carried
+                elif isinstance(unit, ChunkRun):
                     if not chain.push_rows(unit):
                         for row in log.rows_of(unit):
                             _push(chain, row)
@@ -122,6 +129,15 @@ class Upgrade:
     def _source_cut(self) -> int:
         assert self._log.result is not None  # noqa: S101 - a pass that ends sets it
         return self._log.result.scan.inherited_event_count
+
+
+def _event_of(row: bytes) -> JsonObject:
+    """Return the event of a row of generation 4."""
+    event: JsonObject = kernel.parse(row)
+    if "sourceEventSeqs" in event:
+        seqs = event["sourceEventSeqs"]
+        event["sourceEventSeqs"] = kernel.decode_seqs(seqs, max_entries=event["seq"])
+    return event
 
 
 def _push(chain: Chain, unit: Event | PackedRow) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._backend import kernel
+from dsh_codec._types import StreamText
 from dsh_codec.errors import StreamError
 from dsh_codec.events import (
     MISSING,
@@ -21,7 +22,7 @@ from dsh_codec.values import is_count, is_sint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dsh_codec._types import ChunkRun, StreamText
+    from dsh_codec._types import ChunkRun, CommonRow
     from dsh_codec.migrate.edge import Emit, JsonObject, Run
 
 __all__ = ["EdgeV1"]
@@ -164,6 +165,16 @@ class _Group:
     def last_seq(self) -> int:
         return self.spans[-1][1]
 
+    def cited_form(self) -> list[int | list[int]]:
+        """Return the seqs of the chunks as a row cites them. Spec: 10 §6."""
+        cited: list[int | list[int]] = []
+        for first, last in self.spans:
+            if last - first < 2:
+                cited += range(first, last + 1)
+            else:
+                cited.append([first, last])
+        return cited
+
     def is_cited_by(self, seqs: list[int]) -> bool:
         """Whether these are exactly the seqs of the chunks, in order."""
         if len(seqs) != self.chunk_count:
@@ -249,6 +260,42 @@ class EdgeV1:
         group.extend(rows.seq, rows.count, rows.time)
         group.is_terminal = rows.is_terminal
         return True
+
+    def settle(self, row: CommonRow) -> StreamText | None:
+        """Return the stream that a message settles; None if only `push` can tell."""
+        group = self._group
+        if (
+            group is None
+            or group.buffer
+            or self._is_seeded
+            or not group.is_of(row.turn, row.step)
+            or row.sources != group.cited_form()
+        ):
+            return None
+        stream = group.stream.stream()
+        if not isinstance(stream, StreamText) or not stream.has_plain_blocks:
+            return None
+        return stream
+
+    def may_take(self, row: CommonRow) -> bool:
+        """Whether a row that is no message of a model passes whatever `push` would look at."""
+        if self._group is not None or self._is_seeded:
+            return False
+        return row.type != "turn/start" or self._turn is None
+
+    def take_common(self, row: CommonRow) -> None:
+        """Take a row that passes, or the message that `settle` gave the stream of."""
+        self._group = None
+        self._targets.append(self._next)
+        self._next += 1
+        self._track(row.type, {"turn": row.turn, "step": row.step})
+        self._last_time = row.time
+
+    def carried(self, seq: int) -> int | None:
+        """Return where an earlier event stands in generation 2; None if it was not carried over."""
+        if seq >= len(self._targets) or (target := self._targets[seq]) == SeqMap.GONE:
+            return None
+        return target
 
     def push(self, event: JsonObject) -> None:
         """Take the next event."""

@@ -8,6 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dsh_codec_core::Limits;
+use dsh_codec_core::row::Row;
 use dsh_codec_core::stream as core;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
@@ -17,7 +18,8 @@ use crate::buffer::InputBytes;
 use crate::columns::rows_of;
 use crate::errors::KernelResult;
 use crate::json::parse_bytes;
-use crate::object::with_scratch;
+use crate::object::{Scratch, with_scratch};
+use crate::pystring::to_python;
 use crate::row::{Generation, class, row_tuple, scan_options, scan_tuple};
 
 /// Scan that gives the chunk rows of an attempt together. See the stub.
@@ -71,15 +73,17 @@ impl RunScanner {
     fn feed<'py>(&self, py: Python<'py>, data: InputBytes) -> KernelResult<Bound<'py, PyList>> {
         static ROW: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         static RUN: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        static COMMON: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
         let (row_class, run_class) = (class(py, &ROW, "Row")?, class(py, &RUN, "ChunkRun")?);
+        let common_class = class(py, &COMMON, "CommonRow")?;
         let mut units = Vec::new();
         let mut failure = None;
         let fed = with_scratch(|scratch| {
-            let keys = scratch.keys();
             self.lock(py).feed(&data, &mut |unit| {
                 let made = match unit {
-                    core::Unit::Row(row) => row_tuple(py, &row_class, keys, row),
+                    core::Unit::Row(row) => row_tuple(py, &row_class, scratch.keys(), row),
+                    core::Unit::Common(common, row) => common_tuple(py, &common_class, scratch, &common, row),
                     core::Unit::Run(run) => run_tuple(py, &run_class, &run),
                 };
                 match made {
@@ -118,6 +122,35 @@ impl RunScanner {
     }
 }
 
+fn common_tuple<'py>(
+    py: Python<'py>,
+    class: &Bound<'py, PyType>,
+    scratch: &mut Scratch,
+    common: &core::CommonRow<'_>,
+    row: &Row<'_>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let kind = scratch.keys().text(py, common.kind.as_bytes())?;
+    let id = common.id.as_deref().map(|id| to_python(py, id)).transpose()?;
+    let sources = match common.sources.and_then(|seqs| seqs.raw()) {
+        // Pairs in an array.
+        Some(text) => Some(parse_bytes(py, text, 2, scratch).map_err(PyErr::from)?),
+        None => None,
+    };
+    class.call1((
+        kind,
+        row.seq,
+        common.time,
+        PyBytes::new(py, row.raw),
+        row.offset,
+        row.row,
+        common.turn,
+        common.step,
+        id,
+        sources,
+        PyBytes::new(py, &common.data),
+    ))
+}
+
 fn run_tuple<'py>(
     py: Python<'py>,
     class: &Bound<'py, PyType>,
@@ -146,17 +179,6 @@ pub(crate) fn pack_runs<'py>(runs: &Bound<'py, PyAny>, max_depth: usize) -> Kern
     let py = runs.py();
     let runs = rows_of(runs)?;
     let packed = py.detach(|| core::pack_runs(&runs, max_depth))?;
-    let records = with_scratch(|scratch| {
-        packed
-            .chunks
-            .iter()
-            .map(|range| {
-                let text = packed.text.get(range.clone()).unwrap_or_default();
-                // A record is one level around its chunk, which may be as deep as a row.
-                parse_bytes(py, text, max_depth.saturating_add(1), scratch)
-            })
-            .collect::<KernelResult<Vec<_>>>()
-    })?;
     let text = PyBytes::new(py, &packed.text);
-    Ok(class(py, &CLASS, "StreamText")?.call1((text, PyList::new(py, records)?))?)
+    Ok(class(py, &CLASS, "StreamText")?.call1((text, packed.has_plain_blocks))?)
 }

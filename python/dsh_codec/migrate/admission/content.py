@@ -134,11 +134,7 @@ def _strict_blocks(value: Any, at: Place) -> None:
 
 def _strict_stream(value: Any, at: Place) -> None:
     if isinstance(value, StreamText):
-        try:
-            for record in value.chunks:
-                _strict_record(record, at)
-        except EdgeRefusalError:
-            # The place of the record is that in the whole stream.
+        if not value.has_plain_blocks:
             _strict_stream(kernel.parse(value.text), at)
         return
     if not is_array(value):

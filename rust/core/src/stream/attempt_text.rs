@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
-use super::chunk::RunKind;
+use super::chunk::{ChunkType, RunKind};
 use super::columns::{OpenRun, RowKind, Unpack, chunk_of, packable, stream_of};
+use super::common::is_plain_block;
 use super::record::{Record, Run, validate_nth};
 use super::stored::{StoredStream, parse_row};
 use super::value::{Value, Word};
@@ -51,8 +52,9 @@ pub fn pack_lines<B: Deref<Target = [u8]>>(rows: &[B], max_depth: usize) -> Resu
 pub struct StreamText {
     /// A JSON array.
     pub text: Vec<u8>,
-    /// Where in it the raw records stand, those of type `chunk`.
-    pub chunks: Vec<Range<usize>>,
+    /// Whether raw records open only blocks whose types spec 50 A.4 names, and close only blocks of text, reasoning or
+    /// a tool call, exactly as it has them.
+    pub has_plain_blocks: bool,
 }
 
 /// [`pack_lines`] of rows that stand one behind the other, each with its line feed, as in a [`super::ChunkRun`].
@@ -64,11 +66,10 @@ pub struct StreamText {
 /// As for [`pack_lines`].
 pub fn pack_runs<B: Deref<Target = [u8]>>(runs: &[B], max_depth: usize) -> Result<StreamText> {
     let rows = runs.iter().flat_map(|run| LineIter { rest: run });
-    let mut packed = push_rows(PackedText::new(), rows, max_depth)?;
-    let chunks = std::mem::take(&mut packed.chunks);
+    let packed = push_rows(PackedText::new(), rows, max_depth)?;
     Ok(StreamText {
+        has_plain_blocks: packed.has_plain_blocks,
         text: packed.into_text(),
-        chunks,
     })
 }
 
@@ -539,8 +540,8 @@ struct PackedText {
     is_open: bool,
     /// Whether the open run has a gap.
     has_gap: bool,
-    /// Where the raw records stand.
-    chunks: Vec<Range<usize>>,
+    /// See [`StreamText`].
+    has_plain_blocks: bool,
 }
 
 impl PackedText {
@@ -550,7 +551,7 @@ impl PackedText {
             members: Vec::new(),
             is_open: false,
             has_gap: false,
-            chunks: Vec::new(),
+            has_plain_blocks: true,
         }
     }
 
@@ -580,13 +581,11 @@ impl PackedText {
     /// Writes a raw record around its chunk.
     fn push_raw(&mut self, time: i64, push_chunk: impl FnOnce(&mut Vec<u8>)) {
         self.begin_record();
-        let start = self.out.len();
         self.out.extend_from_slice(b"{\"type\":\"chunk\",\"time\":");
         push_integer(time, &mut self.out);
         self.out.extend_from_slice(b",\"chunk\":");
         push_chunk(&mut self.out);
         self.out.push(b'}');
-        self.chunks.push(start..self.out.len());
     }
 
     fn begin_run(&mut self, head: &Head<'_>, time0: i64) {
@@ -622,17 +621,47 @@ impl PackedText {
     }
 }
 
+impl PackedText {
+    /// Adds the gaps of a packed row.
+    fn push_gaps(&mut self, dt: Node<'_>) {
+        if dt.is_empty() {
+            return;
+        }
+        // Most arrays are spelled as they are written, and bring their own opening bracket.
+        if !self.has_gap {
+            self.out.pop();
+        }
+        let start = self.out.len();
+        if dt.push_packed_array(&mut self.out) {
+            self.out.pop();
+            if self.has_gap
+                && let Some(bracket) = self.out.get_mut(start)
+            {
+                *bracket = b',';
+            }
+            self.has_gap = true;
+            return;
+        }
+        if !self.has_gap {
+            self.out.push(b'[');
+        }
+        for step in dt.elements() {
+            self.push_gap(step.safe_integer().unwrap_or_default());
+        }
+    }
+}
+
 impl Writer for PackedText {
     fn stored(&mut self, node: Node<'_>, record: &Record<Node<'_>>, _times: &mut Vec<i64>) {
         self.begin_record();
-        let start = self.out.len();
         write_node(node, &mut self.out, &|_, _| false);
-        if matches!(record, Record::Raw { .. }) {
-            self.chunks.push(start..self.out.len());
+        if let Record::Raw { chunk, .. } = record {
+            self.has_plain_blocks &= has_plain_block(chunk);
         }
     }
 
     fn raw(&mut self, time: i64, chunk: Node<'_>) {
+        self.has_plain_blocks &= has_plain_block(&chunk);
         self.push_raw(time, |out| write_node(chunk, out, &|_, _| false));
     }
 
@@ -654,9 +683,7 @@ impl Writer for PackedText {
                 push_literal(literal, &mut self.members);
             }
             Members::All { dt, fragments } => {
-                for step in dt.elements() {
-                    self.push_gap(step.safe_integer().unwrap_or_default());
-                }
+                self.push_gaps(*dt);
                 fragments.push_text_literals(&mut self.members, separate);
             }
         }
@@ -676,6 +703,25 @@ impl Writer for PackedText {
         }
     }
 }
+
+/// Whether a raw chunk names no block that migration has to look at.
+fn has_plain_block(chunk: &Node<'_>) -> bool {
+    let opened = || {
+        chunk
+            .member("blockType")
+            .is_some_and(|kind| BLOCK_TYPES.iter().any(|known| kind.text_is(known)))
+    };
+    match ChunkType::of_chunk(chunk) {
+        Some(ChunkType::BlockStart) => opened(),
+        Some(ChunkType::BlockEnd) => chunk
+            .member("block")
+            .is_some_and(|block| block.is_object() && is_plain_block(&block)),
+        _ => true,
+    }
+}
+
+/// Types of blocks of old messages. Spec 50 A.4.
+const BLOCK_TYPES: [&str; 6] = ["text", "reasoning", "image", "file", "tool-call", "tool-result"];
 
 // --- parts ---
 
@@ -790,17 +836,40 @@ mod tests {
         let packed = pack_runs(&runs, 1024).unwrap();
         let rows: Vec<&[u8]> = ROWS.iter().map(|row| row.as_bytes()).collect();
         assert_eq!(packed.text, pack_lines(&rows, 1024).unwrap());
-        let raw: Vec<&str> = packed
-            .chunks
-            .iter()
-            .map(|range| std::str::from_utf8(&packed.text[range.clone()]).unwrap())
-            .collect();
-        let chunk = |time, text: &str| {
-            format!(
-                r#"{{"type":"chunk","time":{time},"chunk":{{"type":"tool-call-delta","index":2,"id":"c","name":"","argumentsDelta":"{text}"}}}}"#
-            )
+        assert!(packed.has_plain_blocks);
+    }
+
+    #[test]
+    fn blocks_that_are_not_plain_are_told() {
+        let is_plain = |chunk: &str| {
+            let row = format!(
+                r#"{{"type":"assistant/chunk","seq":3,"time":1,"data":{{"turn":1,"step":1,"chunk":{chunk}}}}}"#
+            );
+            pack_runs(&[row.into_bytes()], 1024).unwrap().has_plain_blocks
         };
-        assert_eq!(raw, [chunk(1018, "f"), chunk(1019, "g"), chunk(1020, "h")]);
+        assert!(is_plain(
+            r#"{"type":"block-start","index":0,"blockType":"image"}"#
+        ));
+        assert!(!is_plain(
+            r#"{"type":"block-start","index":0,"blockType":"video"}"#
+        ));
+        assert!(!is_plain(r#"{"type":"block-start","index":0}"#));
+        assert!(is_plain(
+            r#"{"type":"block-end","index":0,"block":{"type":"text","text":"a"}}"#
+        ));
+        for block in [
+            r#"{"type":"text","text":1}"#,
+            r#"{"type":"text","text":"a","x":1}"#,
+            r#"{"type":"image","attachment":{}}"#,
+            r#"{"type":"tool-call","id":"","name":"n","arguments":""}"#,
+            "[]",
+        ] {
+            assert!(
+                !is_plain(&format!(r#"{{"type":"block-end","index":0,"block":{block}}}"#)),
+                "{block}"
+            );
+        }
+        assert!(is_plain(r#"{"type":"finish","block":1,"blockType":2}"#));
     }
 
     #[test]

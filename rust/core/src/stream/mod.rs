@@ -7,6 +7,7 @@ mod attempt_text;
 mod chunk;
 mod column_scanner;
 mod columns;
+mod common;
 mod expand;
 mod pack;
 mod readers;
@@ -20,6 +21,7 @@ pub use attempt_text::{StreamText, expand_lines, pack_lines, pack_runs};
 pub use chunk::{ChunkType, RunKind};
 pub use column_scanner::ColumnScanner;
 pub use columns::{Columns, ColumnsBuilder, NO_INDEX, Unpack, kind};
+pub use common::CommonRow;
 pub use expand::expand_to_json;
 pub use pack::{Packed, PackedRun, Packer};
 pub use readers::{

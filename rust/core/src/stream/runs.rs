@@ -4,6 +4,7 @@
 
 use super::chunk::{ChunkType, RunKind};
 use super::columns::packable;
+use super::common::CommonRow;
 use super::value::Value;
 use crate::error::Result;
 use crate::json::Node;
@@ -42,6 +43,8 @@ pub struct ChunkRun {
 pub enum Unit<'a> {
     /// A row that is in no run.
     Row(&'a Row<'a>),
+    /// One that every migration takes.
+    Common(CommonRow<'a>, &'a Row<'a>),
     /// Rows that stay together.
     Run(ChunkRun),
 }
@@ -148,7 +151,10 @@ impl Joiner {
     fn push(&mut self, row: &Row<'_>, cut: u64, give: &mut impl FnMut(Unit<'_>)) {
         let Some(member) = Member::of(row, cut) else {
             self.end(give);
-            give(Unit::Row(row));
+            give(match CommonRow::of(row) {
+                Some(common) => Unit::Common(common, row),
+                None => Unit::Row(row),
+            });
             return;
         };
         let place = (member.turn, member.step, row.seq < cut);
@@ -192,7 +198,8 @@ impl Joiner {
     }
 }
 
-/// [`RowScanner`] that gives the chunk rows of an attempt together, in generations 0 and 1.
+/// [`RowScanner`] for the migration of generations 0 and 1: it gives the chunk rows of an attempt together, and says
+/// what common rows become.
 pub struct RunScanner {
     scanner: RowScanner,
 }
@@ -281,7 +288,7 @@ mod tests {
         let mut found = vec![];
         let mut take = |unit: Unit<'_>| {
             found.push(match unit {
-                Unit::Row(row) => (false, row.seq, row.count, false),
+                Unit::Row(row) | Unit::Common(_, row) => (false, row.seq, row.count, false),
                 Unit::Run(run) => (true, run.seq, run.count, run.is_terminal),
             });
         };
