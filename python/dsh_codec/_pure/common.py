@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from dsh_codec._pure.json import dump, parse
+from dsh_codec._pure.json import dump
 from dsh_codec._types import CommonRow
 from dsh_codec.values import is_count, is_sint
 
@@ -26,11 +26,10 @@ _STEP: Final = frozenset({"turn", "step"})
 _NONE: Final[frozenset[str]] = frozenset()
 
 
-def common_of(row: Row, *, max_depth: int) -> CommonRow | None:
-    """Return a row as a common one, or None. See `CommonRow`."""
+def common_of(row: Row, value: dict[str, Any], *, max_depth: int) -> CommonRow | None:
+    """Return a row, given with its value, as a common one, or None. See `CommonRow`."""
     if row.type not in _PLAIN and row.type not in _SURFACE:
         return None
-    value = parse(row.raw, max_depth=max_depth)
     if not _is_envelope(value, is_surface=row.type in _SURFACE):
         return None
     data, sources = value["data"], value.get("sourceEventSeqs")

@@ -10,8 +10,8 @@ from dsh_codec._pure.columns import (
     checked_records,  # pyright: ignore[reportPrivateUsage] -- no part of the interface
 )
 from dsh_codec._pure.common import common_of, is_plain_block
-from dsh_codec._pure.event import PACKED_TYPES
-from dsh_codec._pure.json import dump, parse
+from dsh_codec._pure.event import PACKED_TYPES, Decoded
+from dsh_codec._pure.json import dump
 from dsh_codec._pure.row import RowScanner
 from dsh_codec._types import ChunkRun, StreamText
 from dsh_codec.limits import MAX_DEPTH, MAX_PACKED_EVENTS, MAX_ROW_BYTES
@@ -47,6 +47,18 @@ class _Member(NamedTuple):
     is_terminal: bool
 
 
+class _ValueScanner(RowScanner):
+    """A scan that keeps the values of the rows that it gives."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.values: list[dict[str, Any]] = []
+
+    def _accept(self, raw: bytes, decoded: Decoded) -> Row:
+        self.values.append(decoded.value)
+        return super()._accept(raw, decoded)
+
+
 class RunScanner:
     """`RowScanner` that gives the chunk rows of an attempt together. See `_kernel.pyi`."""
 
@@ -60,7 +72,7 @@ class RunScanner:
         max_packed_events: int = MAX_PACKED_EVENTS,
     ) -> None:
         self._max_depth = max_depth
-        self._scanner = RowScanner(
+        self._scanner = _ValueScanner(
             mode=mode,
             generation=generation,
             max_row_bytes=max_row_bytes,
@@ -80,6 +92,7 @@ class RunScanner:
 
     def feed(self, data: Buffer, /) -> list[Row | CommonRow | ChunkRun]:
         """Take the next bytes and return the rows and runs that they complete."""
+        self._scanner.values.clear()
         rows = self._scanner.feed(data)
         header = self._scanner.header
         if header is None or header.generation > 1:
@@ -87,13 +100,14 @@ class RunScanner:
         cut = header.declared_cut or 0
         units: list[Row | CommonRow | ChunkRun] = []
         run: list[tuple[Row, _Member]] = []
-        for row in rows:
-            member = _member_of(row, cut, self._max_depth)
+        for row, value in zip(rows, self._scanner.values, strict=True):
+            member = _member_of(row, value, cut)
             if run and (member is None or not _goes_on(run[-1], row, member, cut)):
                 units.append(_joined(run))
                 run = []
             if member is None:
-                units.append(_unit_of(row, self._max_depth))
+                common = common_of(row, value, max_depth=self._max_depth)
+                units.append(common or row)
             else:
                 run.append((row, member))
         if run:
@@ -138,16 +152,11 @@ def _joined(run: list[tuple[Row, _Member]]) -> ChunkRun:
     )
 
 
-def _unit_of(row: Row, max_depth: int) -> Row | CommonRow:
-    return common_of(row, max_depth=max_depth) or row
-
-
-def _member_of(row: Row, cut: int, max_depth: int) -> _Member | None:
+def _member_of(row: Row, value: dict[str, Any], cut: int) -> _Member | None:
     if row.type == "assistant/chunk":
-        return _event_member(parse(row.raw, max_depth=max_depth))
+        return _event_member(value)
     if row.type not in PACKED_TYPES or row.seq < cut < row.seq + row.count:
         return None
-    value = parse(row.raw, max_depth=max_depth)
     data = value["data"]
     if data.get("name") == "":
         return None
