@@ -367,6 +367,32 @@ def test_common_rows_give_what_the_edges_give(
     assert outcome_of(made) == expected
 
 
+@pytest.mark.parametrize("changes", [0, 1, 3])
+@settings(max_examples=150, deadline=None)
+@given(rows=sessions(), chance=st.randoms(use_true_random=False))
+def test_check_of_the_rows_accepts_what_acceptance_does(
+    changes: int, rows: list[Json], chance: random.Random
+) -> None:
+    """`Log.upgraded` asks the kernel's check, `upgrade` the rules of 50 §8 event by event."""
+    rows = copy.deepcopy(rows)
+    for _ in range(changes):
+        if rows:
+            change(rows, chance)
+    if not rows:
+        return
+    data = text_of(rows, chance)
+
+    def in_memory() -> list[Json]:
+        with dsh.open(data) as log:
+            return list(upgrade(log, children=()))
+
+    def spooled() -> list[Json]:
+        with dsh.open(data) as log, log.upgraded() as upgraded:
+            return [event.envelope for event in upgraded]
+
+    assert outcome_of(spooled) == outcome_of(in_memory)
+
+
 @settings(max_examples=80, deadline=None)
 @given(rows=sessions(), chance=st.randoms(use_true_random=False))
 def test_sound_log_takes_the_short_way(rows: list[Json], chance: random.Random) -> None:

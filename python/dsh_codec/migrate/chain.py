@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._backend import kernel
+from dsh_codec._types import ChunkRun, CommonRow
 from dsh_codec.errors import DshCodecError, MigrationRefusedError
 from dsh_codec.events import KNOWN_TYPES, is_inherited_marker, quote, type_of
 from dsh_codec.header import CURRENT_VERSION
@@ -19,17 +20,26 @@ from dsh_codec.migrate.v0_v1 import EdgeV0
 from dsh_codec.migrate.v1_v2 import EdgeV1
 from dsh_codec.migrate.v2_v3 import EdgeV2
 from dsh_codec.migrate.v3_v4 import EdgeV3
-from dsh_codec.row import CHUNK_TYPE
+from dsh_codec.row import CHUNK_TYPE, PackedRow
 from dsh_codec.rules.relationships import RelationshipMachine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from dsh_codec._types import ChunkRun, CommonRow, Header
+    from dsh_codec._types import Header
+    from dsh_codec.log import Log
     from dsh_codec.migrate.children import ChildEvidence
     from dsh_codec.migrate.edge import Edge, Emit, JsonObject
+    from dsh_codec.row import Event
 
-__all__ = ["UNSAID_CHILDREN", "Acceptance", "Chain", "convert_header", "run_of"]
+__all__ = [
+    "UNSAID_CHILDREN",
+    "Acceptance",
+    "Chain",
+    "convert_header",
+    "push_log",
+    "run_of",
+]
 
 UNSAID_CHILDREN: Final = "50 §7.7"
 """Rule of a refusal that more arguments can mend."""
@@ -223,6 +233,48 @@ class Chain:
             stage.edge.source_cut = cut
             cut = stage.finish()
         return cut
+
+
+def push_log(
+    chain: Chain, log: Log, made: list[JsonObject]
+) -> Iterator[JsonObject | bytes]:
+    """Push the rows of a log and yield what comes out, but for what `Chain.finish` adds.
+
+    Args:
+        chain: The chain.
+        log: The log; its `result` is set when all was yielded.
+        made: Where the chain puts its events; emptied.
+
+    Yields:
+        Events, whose stream may be a `StreamText`, or rows of generation 4.
+
+    Raises:
+        DshCodecError, OSError: As for iterating over the log, and as the edges see fit.
+    """
+    for unit in log.runs():
+        if isinstance(unit, CommonRow):
+            carried = chain.push_common(unit)
+            if carried is not None:
+                yield carried
+                continue
+            _push(chain, log.row_of(unit))
+        elif not isinstance(unit, ChunkRun):
+            _push(chain, unit)
+        elif not chain.push_rows(unit):
+            for row in log.rows_of(unit):
+                _push(chain, row)
+                yield from made
+                made.clear()
+        if made:
+            yield from made
+            made.clear()
+
+
+def _push(chain: Chain, unit: Event | PackedRow) -> None:
+    if isinstance(unit, PackedRow):
+        chain.push_run(run_of(kernel.parse(unit.raw)))
+    else:
+        chain.push(unit.envelope)
 
 
 def _decline_rows(rows: ChunkRun) -> bool:

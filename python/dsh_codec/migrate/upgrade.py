@@ -7,12 +7,10 @@ import tempfile
 from typing import IO, TYPE_CHECKING, Any
 
 from dsh_codec._backend import kernel
-from dsh_codec._types import ChunkRun, CommonRow
 from dsh_codec.errors import DshCodecError
 from dsh_codec.header import CURRENT_VERSION, encode_header
-from dsh_codec.migrate.chain import Acceptance, Chain, run_of
+from dsh_codec.migrate.chain import Acceptance, Chain, push_log
 from dsh_codec.migrate.staging import encode_row, with_values
-from dsh_codec.row import PackedRow
 from dsh_codec.source import SPOOL_BYTES, own_file
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from dsh_codec.log import Log
     from dsh_codec.migrate.children import ChildEvidence
     from dsh_codec.migrate.edge import JsonObject
-    from dsh_codec.row import Event
     from dsh_codec.source import Source
 
 __all__ = ["Upgrade", "spool_upgrade", "upgrade"]
@@ -47,7 +44,6 @@ class Upgrade:
         """Take the log, which stays open."""
         self._log = log
         self._children = None if children is None else list(children)
-        self._made: list[JsonObject] = []
         self.source_version = log.generation
         self.inherited_event_count = None
         self.header_fields = self._chain([]).header_fields
@@ -102,24 +98,7 @@ class Upgrade:
         self.inherited_event_count = None
         log = self._log
         try:
-            for unit in log.runs():
-                if isinstance(unit, CommonRow):
-                    carried = chain.push_common(unit)
-                    if carried is None:
-                        _push(chain, log.row_of(unit))
-                    else:
-                        yield carried
-                elif isinstance(unit, ChunkRun):
-                    if not chain.push_rows(unit):
-                        for row in log.rows_of(unit):
-                            _push(chain, row)
-                            yield from made
-                            made.clear()
-                else:
-                    _push(chain, unit)
-                if made:
-                    yield from made
-                    made.clear()
+            yield from push_log(chain, log, made)
             cut = chain.finish(self._source_cut())
             yield from made
         except DshCodecError as error:
@@ -138,13 +117,6 @@ def _event_of(row: bytes) -> JsonObject:
         seqs = event["sourceEventSeqs"]
         event["sourceEventSeqs"] = kernel.decode_seqs(seqs, max_entries=event["seq"])
     return event
-
-
-def _push(chain: Chain, unit: Event | PackedRow) -> None:
-    if isinstance(unit, PackedRow):
-        chain.push_run(run_of(kernel.parse(unit.raw)))
-    else:
-        chain.push(unit.envelope)
 
 
 def upgrade(log: Log, *, children: Iterable[ChildEvidence] | None = None) -> Upgrade:
