@@ -133,7 +133,7 @@ def migrate(
 
     Note:
         Two calls, and a call that is killed and repeated, give the same bytes. Memory: that of
-        `upgrade` and the compressed result. Spec: 10 §11.3, 50 §7.7, §8.5.
+        `upgrade`. Spec: 10 §11.3, 50 §7.7, §8.5.
     """
     for _ in range(_ATTEMPTS):
         with open_source_log(source, compression=compression) as log:
