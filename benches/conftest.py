@@ -25,6 +25,7 @@ MODULES = (
     "check",
     "stream",
     "text",
+    "migrate",
     "arrays",
     "json",
     "writer",

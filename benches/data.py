@@ -260,9 +260,9 @@ class Logs:
     def origin(self) -> str:
         return "gen_log.py" if self.uses_generator else "benches/data.py"
 
-    def large(self, policy: str | None = None) -> Path:
-        """160 MB of generation 4; small: 160 kB."""
-        return self._log("large", "v4", 800, policy)
+    def large(self, policy: str | None = None, generation: str = "v4") -> Path:
+        """160 MB of generation 4; small: 160 kB. The same content in the others: 690 MB of v0."""
+        return self._log("large", generation, 800, policy)
 
     def middle(self, generation: str = "v4", policy: str | None = None) -> Path:
         """The same content in each generation: 19 MB in the fourth; small: 20 kB."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -236,3 +237,188 @@ def decoded_bytes(data: bytes) -> int:
 def rows_of(data: bytes) -> Iterator[Any]:
     """Yield the values of the rows of a plain log, without its header."""
     return map(orjson.loads, data.split(b"\n")[1:-1])
+
+
+# --- migration ---
+
+_MEMBERS: Final = {"text-delta": "text", "reasoning-delta": "text"}
+
+
+class SimpleMigration:
+    """v0 to v4 of a sound log of chunk rows or packed rows, in the shortest Python.
+
+    Chunks become streams, seqs are numbered anew, tool results and the system prompt get their
+    new shape. No rule of payloads, references, turns or the result is checked, and events that
+    the benchmarks' logs do not hold are not known.
+    """
+
+    def __init__(self, header: dict[str, Any]) -> None:
+        self.rows: list[bytes] = []
+        self._id = header["id"]
+        self._targets: list[int] = []
+        self._anchors = 0  # Seq in generation 2.
+        self._head: int | None = None
+        self._prompt = ""
+        self._place: dict[str, Any] = {}
+        self._records: list[Any] | None = None
+        self._last: dict[str, Any] = {"type": ""}
+        self._last_time = 0  # Of the last delta.
+        self._attempt_time = 0
+        self._is_finished = False
+
+    def push(self, row: dict[str, Any]) -> None:
+        """Take the next row."""
+        kind, data = row["type"], row["data"]
+        if kind == "assistant/chunk":
+            self._targets.append(-1)
+            self._add_chunk(row["time"], data["chunk"])
+            return
+        if kind in KEYS:
+            self._targets.extend([-1] * (len(data["dt"]) + 1))
+            self._add_run(kind, row["time0"], data)
+            return
+        if kind == "step/start":
+            self._place = {"turn": data["turn"], "step": data["step"]}
+        elif kind == "step/end" and self._records:
+            self._put_attempt()
+        elif kind == "request/header":
+            prompt = data["header"].pop("system", "")
+            if prompt != self._prompt:
+                self._put_system(prompt, row)
+        elif kind == "assistant/message":
+            row.pop("sourceEventSeqs", None)
+            data["stream"] = self._records or []
+            self._records, self._is_finished = None, False
+        elif kind == "tool/result":
+            message = data["message"]
+            [block] = message["content"]
+            data["message"] = {
+                "role": "tool",
+                "source": message["source"],
+                "toolCallId": block["toolCallId"],
+                "content": block["content"],
+                "isError": block["isError"],
+                "id": message["id"],
+            }
+        # The two members that are about other events go last.
+        seqs = row.pop("sourceEventSeqs", None)
+        operation = row.pop("surfaceOp", None)
+        if seqs is not None:
+            row["sourceEventSeqs"] = [self._targets[seq] for seq in seqs]
+        if operation is not None:
+            row["surfaceOp"] = operation
+        self._targets.append(len(self.rows))
+        self._put(row)
+        if kind == "step/start" and self._head is None:
+            self._put_system("", row)
+        self._anchors += 1
+
+    def finish(self) -> None:
+        """End the log."""
+        if self._records:
+            self._put_attempt()
+
+    def _put(self, row: dict[str, Any]) -> None:
+        row["seq"] = len(self.rows)
+        self.rows.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+
+    def _put_attempt(self) -> None:
+        data = self._place | {"stream": self._records}
+        self._records, self._is_finished = None, False
+        time = self._attempt_time
+        self._put({"type": "assistant/attempt", "seq": 0, "time": time, "data": data})
+        self._anchors += 1
+
+    def _put_system(self, prompt: str, anchor: dict[str, Any]) -> None:
+        seed = ["session-format-v2-to-v3", self._id, self._anchors, anchor["type"]]
+        message = {
+            "id": f"v2-to-v3-system-{sha256(orjson.dumps(seed)).hexdigest()}",
+            "role": "system",
+            "source": {"kind": "system-prompt"},
+            "content": [{"type": "text", "text": prompt}] if prompt else [],
+        }
+        data = self._place | {"message": message}
+        row = {"type": "system/message", "seq": 0, "time": anchor["time"], "data": data}
+        head = self._head
+        if head is None:
+            row["surfaceOp"] = "append"
+        else:
+            row["surfaceOp"] = {"op": "replace", "startSeq": head, "endSeq": head}
+            row["sourceEventSeqs"] = [head]
+        self._head, self._prompt = len(self.rows), prompt
+        self._put(row)
+
+    def _add_chunk(self, time: int, chunk: dict[str, Any]) -> None:
+        if self._is_finished:
+            self._put_attempt()
+        if self._records is None:
+            self._records, self._last = [], {"type": ""}
+        self._attempt_time = time
+        kind, last = chunk["type"], self._last
+        if not kind.endswith("-delta"):
+            self._is_finished = kind == "finish"
+            self._last = {"type": ""}
+            self._records.append({"type": "chunk", "time": time, "chunk": chunk})
+            return
+        member = _MEMBERS.get(kind)
+        fragment = chunk["argumentsDelta"] if member is None else chunk[member]
+        key = "args" if member is None else "texts"
+        kind = kind[:-5] + "chunks"
+        if (
+            last["type"] == kind
+            and last["index"] == chunk["index"]
+            and last.get("id") == chunk.get("id")
+            and last.get("name") == chunk.get("name")
+        ):
+            last["dt"].append(time - self._last_time)
+            last[key].append(fragment)
+        else:
+            self._open_record(kind, time, chunk, [], key, [fragment])
+        self._last_time = time
+
+    def _add_run(self, kind: str, time: int, data: dict[str, Any]) -> None:
+        if self._is_finished:
+            self._put_attempt()
+        if self._records is None:
+            self._records, self._last = [], {"type": ""}
+        key, last, gaps = KEYS[kind][1], self._last, data["dt"]
+        if (
+            last["type"] == kind
+            and last["index"] == data["index"]
+            and last.get("id") == data.get("id")
+            and last.get("name") == data.get("name")
+        ):
+            last["dt"].append(time - self._last_time)
+            last["dt"] += gaps
+            last[key] += data[key]
+        else:
+            self._open_record(kind, time, data, gaps, key, data[key])
+        self._last_time = self._attempt_time = time + sum(gaps)
+
+    def _open_record(
+        self,
+        kind: str,
+        time: int,
+        source: dict[str, Any],
+        gaps: list[int],
+        key: str,
+        members: list[str],
+    ) -> None:
+        last: dict[str, Any] = {"type": kind, "time0": time, "index": source["index"]}
+        last["dt"] = gaps
+        for name in ("id", "name"):
+            if name in source:
+                last[name] = source[name]
+        last[key] = members
+        self._last = last
+        self._records.append(last)  # type: ignore[union-attr]
+
+
+def migrate_with_orjson(path: Path) -> bytes:
+    """Return the event rows of generation 4 of a log of generation 0."""
+    with path.open("rb") as lines:
+        migration = SimpleMigration(orjson.loads(lines.readline()))
+        for line in lines:
+            migration.push(orjson.loads(line))
+        migration.finish()
+    return b"".join(migration.rows)

@@ -13,6 +13,8 @@ from typing_extensions import Buffer
 
 from dsh_codec._types import (
     AttemptColumns,
+    ChunkRun,
+    CommonRow,
     EncodedRows,
     FileScan,
     FrameScan,
@@ -25,6 +27,7 @@ from dsh_codec._types import (
     SeqCodec,
     Settlement,
     StreamColumns,
+    StreamText,
     TimedChunk,
 )
 
@@ -683,6 +686,19 @@ def encode_frame(data: Buffer, /, *, level: int = 3) -> bytes:
         these parameters.
     """
 
+class FrameWriter:
+    """Encoder of one frame whose plaintext comes in pieces, in constant memory.
+
+    The bytes are those that `encode_frame` gives of all pieces joined.
+    """
+
+    def __init__(self) -> None: ...
+    def write(self, data: Buffer, /) -> bytes:
+        """Take the next bytes and return what is made of the frame; the GIL is released."""
+
+    def finish(self) -> bytes:
+        """End the frame and return the rest of it. What is written later starts a new one."""
+
 def recover_tail(data: Buffer, /, *, max_plain_bytes: int = 1073741824) -> bytes:
     """Return the plaintext that a torn last frame still yields.
 
@@ -695,6 +711,83 @@ def recover_tail(data: Buffer, /, *, max_plain_bytes: int = 1073741824) -> bytes
 
     Raises:
         LimitExceededError: There is more than `max_plain_bytes`.
+    """
+
+# --- runs of chunk rows (50 §5.3, §5.5) ---
+
+class RunScanner:
+    """`RowScanner` for the migration of generations 0 and 1.
+
+    It gives the chunk rows of an attempt together, and says what common rows become. A call works as that of `RowScanner` with the same name.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Mode = "recoverable",
+        generation: int | None = None,
+        max_row_bytes: int = 268435456,
+        max_depth: int = 1024,
+        max_packed_events: int = 16777216,
+    ) -> None:
+        """Prepare a scan; the arguments are those of `RowScanner`."""
+
+    @property
+    def event_count(self) -> int:
+        """Accepted events."""
+
+    @property
+    def fed_bytes(self) -> int:
+        """Plaintext bytes fed."""
+
+    def feed(self, data: Buffer, /) -> list[Row | CommonRow | ChunkRun]:
+        """Take the next bytes and return the rows and runs that they complete, in order.
+
+        A run ends with the call at the latest, so that memory stays bounded.
+
+        Raises:
+            DshCodecError: As for `RowScanner.feed`.
+        """
+
+    def end_frame(self) -> None:
+        """Say that a complete frame ends here. The first must be exactly the header row.
+
+        Raises:
+            HeaderError, FrameError: It is not (10 §7.2).
+        """
+
+    def end_complete_frames(self) -> None:
+        """Say that the last complete frame ended, before a torn one is fed.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.end_complete_frames`.
+        """
+
+    def finish(self) -> ScanResult:
+        """End the scan. No streams are counted in the result.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.finish`.
+        """
+
+def pack_runs(
+    runs: Buffer | Sequence[Buffer], /, *, max_depth: int = 1024
+) -> StreamText:
+    """Pack the rows of runs into the stream of an attempt, without a value for each chunk.
+
+    Args:
+        runs: Rows of one attempt, each with its line feed, as in `ChunkRun.raw`; one piece, or
+            a list or tuple of pieces, whose rows follow each other.
+        max_depth: Nested arrays and objects in a row.
+
+    Returns:
+        The records that `pack_lines` writes for these rows.
+
+    Raises:
+        DshCodecError: As for `pack_lines`.
+
+    Note:
+        One pass, the GIL released. Spec: 20 §3, 50 §5.5.
     """
 
 # --- bulk ---

@@ -82,6 +82,80 @@ class Row(NamedTuple):
     count: int  # type: ignore[assignment]  # the tuple's own method is not wanted
 
 
+class ChunkRun(NamedTuple):
+    """Neighbouring chunk rows of one attempt, in generations 0 and 1. Spec: 50 §5.3.
+
+    All are packed rows without an empty name, or events of type `assistant/chunk` with exactly
+    the members of 10 §5.3 and a chunk that packing takes (20 §3) and keeps no delta of raw. None
+    stands on the other side of the declared cut, and a `finish` chunk is the last.
+
+    Attributes:
+        seq: Seq of the first chunk.
+        count: Chunks.
+        turn, step: Turn and step of all.
+        time: Time of the last chunk in milliseconds.
+        has_events: Whether a row is an event of its own, not a packed row.
+        is_terminal: Whether the last chunk is a `finish`.
+        raw: The rows with their line feeds.
+        offset: Plaintext byte where the first row starts.
+        row: Number of the first row, from 1.
+    """
+
+    seq: int
+    count: int  # type: ignore[assignment]  # the tuple's own method is not wanted
+    turn: int
+    step: int
+    time: int
+    has_events: bool
+    is_terminal: bool
+    raw: bytes
+    offset: int
+    row: int
+
+
+class CommonRow(NamedTuple):
+    """A row of generation 0 or 1 that every migration takes. Spec: 50 §4 to §7, appendix A.
+
+    It is a start or end of a turn or step, a call, or an appended result or message of a user
+    or model, in the order of members of 10 §5.1. Its payload is admitted in each generation,
+    whatever stands around it: turn and step from 1, text as the content of users and results,
+    plain blocks (see `StreamText`) as that of models, no repair, no plugin, no failure.
+
+    Attributes:
+        type: Event type, the same in all generations.
+        seq, time, raw, offset, row: As for `Row`.
+        turn, step: From the payload; 0 where it has none.
+        id: Id of the message; None if it has none.
+        sources: `sourceEventSeqs` as they stand, counts and pairs of counts; None without.
+        data: The payload in generation 4, but for the stream of a settlement: JSON text.
+    """
+
+    type: str
+    seq: int
+    time: int
+    raw: bytes
+    offset: int
+    row: int
+    turn: int
+    step: int
+    id: str | None
+    sources: list[Any] | None
+    data: bytes
+
+
+class StreamText(NamedTuple):
+    """The stream of an attempt as JSON text. Spec: 20 §2.
+
+    Attributes:
+        text: The records, a JSON array.
+        has_plain_blocks: Whether raw records open only blocks whose types 50 A.4 names, and
+            close only blocks of text, reasoning or a tool call, exactly as it has them.
+    """
+
+    text: bytes
+    has_plain_blocks: bool
+
+
 class RowIssue(NamedTuple):
     """Why a recoverable scan stopped accepting rows. Spec: 10 §8.1.
 

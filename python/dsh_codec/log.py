@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 from dsh_codec._backend import kernel
-from dsh_codec._types import FileScan
+from dsh_codec._types import ChunkRun, CommonRow, FileScan, Row
 from dsh_codec.attempts import (
     Attempt,
     AttemptCounter,
@@ -23,7 +23,7 @@ from dsh_codec.limits import (
     MAX_PACKED_EVENTS,
     MAX_ROW_BYTES,
 )
-from dsh_codec.row import Event, PackedRow
+from dsh_codec.row import Event, PackedRow, split_run
 from dsh_codec.source import Source, SourceLike, is_directory, open_source, read_header
 from dsh_codec.stream import MEMBERS, Stream
 
@@ -34,8 +34,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from dsh_codec._kernel import ColumnScanner, RowScanner
-    from dsh_codec._types import AttemptColumns, Compression, Header, Mode, Row
+    from dsh_codec._kernel import ColumnScanner, RowScanner, RunScanner
+    from dsh_codec._types import (
+        AttemptColumns,
+        Compression,
+        Header,
+        Mode,
+    )
     from dsh_codec.migrate.children import ChildEvidence
 
 __all__ = ["Attempt", "Event", "Limits", "Log", "Stream", "open"]
@@ -479,6 +484,40 @@ class Log:
         """
         return self._units()
 
+    def runs(self) -> Iterator[Event | PackedRow | CommonRow | ChunkRun]:
+        """Yield the events as migration takes them: in order, chunk rows of an attempt in one.
+
+        Raises:
+            DshCodecError, OSError: As for iterating.
+        """
+        if self.generation >= 2:
+            yield from self._units()
+            return
+        limits = self._limits
+        scanner = kernel.RunScanner(
+            mode=self.mode,
+            generation=self.generation,
+            max_row_bytes=limits.max_row_bytes,
+            max_depth=limits.max_depth,
+            max_packed_events=limits.max_packed_events,
+        )
+        for units, frame in self._pass(scanner):
+            for unit in units:
+                if isinstance(unit, ChunkRun | CommonRow):
+                    yield unit
+                else:
+                    yield self._unit(unit, frame)
+
+    def row_of(self, common: CommonRow) -> Event | PackedRow:
+        """Return a common row that `runs` gave as an event."""
+        kind, seq, time, raw, offset, number, *_ = common
+        return self._unit(Row(kind, seq, time, raw, offset, number, 1), None)
+
+    def rows_of(self, run: ChunkRun) -> Iterator[Event | PackedRow]:
+        """Yield the rows of a run that `runs` gave, each by itself."""
+        for row in split_run(run, max_depth=self._limits.max_depth):
+            yield self._unit(row, None)
+
     def _slice(self, index: slice) -> list[Event]:
         index.indices(0)  # Refuses what is no slice of integers, and a step of 0.
         start, stop, step = index.start, index.stop, index.step
@@ -516,14 +555,15 @@ class Log:
         return found
 
     def _units(self) -> Iterator[Event | PackedRow]:
-        generation, max_depth = self.generation, self._limits.max_depth
-        packs = generation < 2
         for rows, frame in self._batches():
             for row in rows:
-                if packs and row.type in MEMBERS:
-                    yield PackedRow(row, frame, max_depth)
-                else:
-                    yield Event(row, frame, generation, max_depth)
+                yield self._unit(row, frame)
+
+    def _unit(self, row: Row, frame: int | None) -> Event | PackedRow:
+        generation, max_depth = self.generation, self._limits.max_depth
+        if generation < 2 and row.type in MEMBERS:
+            return PackedRow(row, frame, max_depth)
+        return Event(row, frame, generation, max_depth)
 
     def _batches(
         self, *, check_streams: bool = False
@@ -534,10 +574,16 @@ class Log:
     @overload
     def _pass(self, scanner: RowScanner) -> Iterator[tuple[list[Row], int | None]]: ...
     @overload
+    def _pass(
+        self, scanner: RunScanner
+    ) -> Iterator[tuple[list[Row | CommonRow | ChunkRun], int | None]]: ...
+    @overload
     def _pass(self, scanner: ColumnScanner) -> Iterator[tuple[None, int | None]]: ...
     def _pass(
-        self, scanner: RowScanner | ColumnScanner
-    ) -> Iterator[tuple[list[Row] | None, int | None]]:
+        self, scanner: RowScanner | RunScanner | ColumnScanner
+    ) -> Iterator[
+        tuple[list[Row] | list[Row | CommonRow | ChunkRun] | None, int | None]
+    ]:
         pieces = self._zstd_pieces if self.compression == "zstd" else self._plain_pieces
         frame: int | None = None
         is_fed = False
@@ -565,7 +611,7 @@ class Log:
         )
 
     def _plain_pieces(
-        self, scanner: RowScanner | ColumnScanner
+        self, scanner: RowScanner | RunScanner | ColumnScanner
     ) -> Iterator[tuple[Buffer, None]]:
         size = self.file_bytes
         for piece in self.source.pieces(0, size):
@@ -576,7 +622,7 @@ class Log:
         self.result = FileScan(result, "none", size, size, None, None, truncate_to, 0)
 
     def _zstd_pieces(
-        self, scanner: RowScanner | ColumnScanner
+        self, scanner: RowScanner | RunScanner | ColumnScanner
     ) -> Iterator[tuple[Buffer, int | None]]:
         structure = self._structure()
         reader = kernel.FrameReader(

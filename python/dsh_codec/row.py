@@ -6,14 +6,15 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._backend import kernel
+from dsh_codec._types import Row
 from dsh_codec.stream import MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dsh_codec._types import Row, SeqCodec
+    from dsh_codec._types import ChunkRun, SeqCodec
 
-__all__ = ["Event", "PackedRow"]
+__all__ = ["Event", "PackedRow", "split_run"]
 
 CHUNK_TYPE: Final = "assistant/chunk"
 """Type of the events that a packed row stands for. Spec: 10 §5.3."""
@@ -251,3 +252,17 @@ class PackedRow:
         """Yield the events that the row stands for."""
         for index in range(self.count):
             yield _MemberEvent(self, index)
+
+
+def split_run(run: ChunkRun, *, max_depth: int) -> Iterator[Row]:
+    """Yield the rows of a run as a scan gives them one by one."""
+    seq, offset = run.seq, run.offset
+    for number, raw in enumerate(run.raw.split(b"\n")[:-1], run.row):
+        value = kernel.parse(raw, max_depth=max_depth)
+        kind = value["type"]
+        time, count = value.get("time"), 1
+        if kind in MEMBERS:
+            time, count = value["time0"], len(value["data"][MEMBERS[kind]])
+        yield Row(kind, seq, int(time), raw, offset, number, count)
+        seq += count
+        offset += len(raw) + 1

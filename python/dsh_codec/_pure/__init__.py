@@ -13,6 +13,7 @@ from dsh_codec._pure.encode import encode_events
 from dsh_codec._pure.frame import (
     FrameReader,
     FrameScanner,
+    FrameWriter,
     encode_frame,
     recover_tail,
     scan_frames,
@@ -20,6 +21,7 @@ from dsh_codec._pure.frame import (
 from dsh_codec._pure.header import parse_header
 from dsh_codec._pure.json import dump, parse
 from dsh_codec._pure.row import RowScanner, encode_event
+from dsh_codec._pure.runs import RunScanner, pack_runs
 from dsh_codec._pure.seqs import decode_seqs, encode_seqs
 from dsh_codec._pure.stream import (
     Assembler,
@@ -45,8 +47,10 @@ __all__ = [
     "ColumnScanner",
     "FrameReader",
     "FrameScanner",
+    "FrameWriter",
     "Packer",
     "RowScanner",
+    "RunScanner",
     "StoredStream",
     "admit",
     "check_bytes",
@@ -72,6 +76,7 @@ __all__ = [
     "last_chunk",
     "pack",
     "pack_lines",
+    "pack_runs",
     "parse",
     "parse_header",
     "recover_tail",

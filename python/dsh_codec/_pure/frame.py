@@ -29,6 +29,7 @@ PIECE_BYTES: Final = 1 << 20
 
 # What the harness writes. Spec: 70 §1.
 WINDOW_LOG: Final = 21
+LEVEL: Final = 3
 
 _DECODER_OPTIONS: Final[dict[int, int]] = {
     zstd.DecompressionParameter.window_log_max: MAX_WINDOW_LOG
@@ -324,7 +325,14 @@ def encode_frame(data: Buffer, /, *, level: int = 3) -> bytes:
     if type(level) is not int or not lowest <= level <= highest:
         message = f"level has to be {lowest} to {highest}, not {level!r}"
         raise ValueError(message)
-    compressor = zstd.ZstdCompressor(
+    compressor = _open_compressor(level)
+    # In two calls: one that gets all bytes and ends the frame would know the size, and the
+    # library would then choose other parameters than the harness, which streams.
+    return compressor.compress(view_of(data)) + compressor.flush()
+
+
+def _open_compressor(level: int) -> zstd.ZstdCompressor:
+    return zstd.ZstdCompressor(
         options={
             zstd.CompressionParameter.compression_level: level,
             zstd.CompressionParameter.window_log: WINDOW_LOG,
@@ -332,9 +340,22 @@ def encode_frame(data: Buffer, /, *, level: int = 3) -> bytes:
             zstd.CompressionParameter.content_size_flag: 0,
         }
     )
-    # In two calls: one that gets all bytes and ends the frame would know the size, and the
-    # library would then choose other parameters than the harness, which streams.
-    return compressor.compress(view_of(data)) + compressor.flush()
+
+
+class FrameWriter:
+    """Encoder of one frame whose plaintext comes in pieces. See `_kernel.pyi`."""
+
+    def __init__(self) -> None:
+        """Start a frame."""
+        self._compressor = _open_compressor(LEVEL)
+
+    def write(self, data: Buffer, /) -> bytes:
+        """Take the next bytes and return what is made of the frame."""
+        return self._compressor.compress(view_of(data))
+
+    def finish(self) -> bytes:
+        """End the frame and return the rest of it."""
+        return self._compressor.flush()
 
 
 class TailError(Exception):

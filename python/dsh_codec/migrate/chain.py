@@ -5,28 +5,41 @@ Events stream: each one goes through all remaining edges before the next is take
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._backend import kernel
+from dsh_codec._types import ChunkRun, CommonRow
 from dsh_codec.errors import DshCodecError, MigrationRefusedError
 from dsh_codec.events import KNOWN_TYPES, is_inherited_marker, quote, type_of
 from dsh_codec.header import CURRENT_VERSION
+from dsh_codec.migrate.common import CommonLane
 from dsh_codec.migrate.edge import Run
 from dsh_codec.migrate.refusal import EdgeRefusalError, refused
 from dsh_codec.migrate.v0_v1 import EdgeV0
 from dsh_codec.migrate.v1_v2 import EdgeV1
 from dsh_codec.migrate.v2_v3 import EdgeV2
 from dsh_codec.migrate.v3_v4 import EdgeV3
+from dsh_codec.row import CHUNK_TYPE, PackedRow
 from dsh_codec.rules.relationships import RelationshipMachine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from dsh_codec._types import Header
+    from dsh_codec.log import Log
     from dsh_codec.migrate.children import ChildEvidence
     from dsh_codec.migrate.edge import Edge, Emit, JsonObject
+    from dsh_codec.row import Event
 
-__all__ = ["UNSAID_CHILDREN", "Acceptance", "Chain", "convert_header", "run_of"]
+__all__ = [
+    "UNSAID_CHILDREN",
+    "Acceptance",
+    "Chain",
+    "convert_header",
+    "push_log",
+    "run_of",
+]
 
 UNSAID_CHILDREN: Final = "50 §7.7"
 """Rule of a refusal that more arguments can mend."""
@@ -96,6 +109,12 @@ class _Stage:
         except EdgeRefusalError as refusal:
             raise self._refused(refusal, run.record["type"], run.seq) from None
 
+    def push_rows(self, edge: EdgeV1, rows: ChunkRun) -> bool:
+        try:
+            return edge.push_rows(rows)
+        except EdgeRefusalError as refusal:
+            raise self._refused(refusal, CHUNK_TYPE, rows.seq) from None
+
     def finish(self) -> int:
         try:
             return self.edge.finish()
@@ -147,6 +166,7 @@ class Chain:
         self._stages: list[_Stage] = []
         cut = header.declared_cut or 0 if version < 2 else None
         push, push_run = emit, _refuse_run
+        push_rows: Callable[[ChunkRun], bool] = _decline_rows
         # From the last edge to the first: each needs to know where its events go.
         for number in reversed(range(version, target)):
             fields = convert_header(header.fields, number)
@@ -162,10 +182,39 @@ class Chain:
             stage = _Stage(number, edge)
             self._stages.insert(0, stage)
             push, push_run = stage.push, stage.push_run
+            if isinstance(edge, EdgeV1):
+                # The edge before lets these rows pass as they are.
+                push_rows = partial(stage.push_rows, edge)
+        self._lane = self._common_lane() if target == CURRENT_VERSION else None
+        self.push_rows: Callable[[ChunkRun], bool] = push_rows
+        """Takes the next chunk rows at once; False: it did not, and they have to be pushed one
+        by one. What comes out may hold streams as text, see `StreamText`."""
         self.push: Emit = push
         """Takes the next event of the source; `MigrationRefusedError` as its edges see fit."""
         self.push_run: Callable[[Run], None] = push_run
         """Takes the next packed run, in generations 0 and 1."""
+
+    def push_common(self, row: CommonRow) -> bytes | None:
+        """Take a common row and return it in generation 4 with its line feed.
+
+        Returns:
+            None, and nothing has changed, if it has to be pushed like all others.
+        """
+        return None if self._lane is None else self._lane.push(row)
+
+    def _common_lane(self) -> CommonLane | None:
+        edges = [stage.edge for stage in self._stages]
+        if len(edges) < 3:
+            return None
+        *before, second, third, fourth = edges
+        if not (
+            isinstance(second, EdgeV1)
+            and isinstance(third, EdgeV2)
+            and isinstance(fourth, EdgeV3)
+        ):
+            return None
+        first = before[0] if before and isinstance(before[0], EdgeV0) else None
+        return CommonLane(first, second, third, fourth)
 
     def finish(self, source_cut: int) -> int:
         """End the log.
@@ -184,6 +233,53 @@ class Chain:
             stage.edge.source_cut = cut
             cut = stage.finish()
         return cut
+
+
+def push_log(
+    chain: Chain, log: Log, made: list[JsonObject]
+) -> Iterator[JsonObject | bytes]:
+    """Push the rows of a log and yield what comes out, but for what `Chain.finish` adds.
+
+    Args:
+        chain: The chain.
+        log: The log; its `result` is set when all was yielded.
+        made: Where the chain puts its events; emptied.
+
+    Yields:
+        Events, whose stream may be a `StreamText`, or rows of generation 4.
+
+    Raises:
+        DshCodecError, OSError: As for iterating over the log, and as the edges see fit.
+    """
+    for unit in log.runs():
+        if isinstance(unit, CommonRow):
+            carried = chain.push_common(unit)
+            if carried is not None:
+                yield carried
+                continue
+            _push(chain, log.row_of(unit))
+        elif not isinstance(unit, ChunkRun):
+            _push(chain, unit)
+        elif not chain.push_rows(unit):
+            for row in log.rows_of(unit):
+                _push(chain, row)
+                yield from made
+                made.clear()
+        if made:
+            yield from made
+            made.clear()
+
+
+def _push(chain: Chain, unit: Event | PackedRow) -> None:
+    if isinstance(unit, PackedRow):
+        chain.push_run(run_of(kernel.parse(unit.raw)))
+    else:
+        chain.push(unit.envelope)
+
+
+def _decline_rows(rows: ChunkRun) -> bool:
+    del rows
+    return False
 
 
 def _refuse_run(run: Run) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from dsh_codec._backend import kernel
 from dsh_codec.errors import DshCodecError, IdentityError
 from dsh_codec.events import is_inherited_marker, quote
 from dsh_codec.find import Session, find
 from dsh_codec.header import CURRENT_VERSION
 from dsh_codec.log import open as open_log
 from dsh_codec.migrate.acceptance_v3 import AcceptanceV3
-from dsh_codec.migrate.chain import Chain, convert_header, run_of
+from dsh_codec.migrate.chain import Chain, convert_header, push_log
 from dsh_codec.migrate.children import ChildEvidence, fact_of
 from dsh_codec.migrate.refusal import EdgeRefusalError
-from dsh_codec.row import PackedRow
+from dsh_codec.migrate.staging import with_values
 
 if TYPE_CHECKING:
     import os
@@ -170,20 +169,18 @@ def _own_descriptors(log: Log) -> list[Any]:
     made: list[JsonObject] = []
     chain = Chain(log.header, made.append, children=(), target=_TARGET)
 
-    def take() -> None:
-        for event in made:
-            acceptance.feed(event)
-            found.feed(event)
-        made.clear()
+    def take(made_event: JsonObject) -> None:
+        value = with_values(made_event)
+        acceptance.feed(value)
+        found.feed(value)
 
-    for unit in log.units():
-        if isinstance(unit, PackedRow):
-            chain.push_run(run_of(kernel.parse(unit.raw)))
-        else:
-            chain.push(unit.envelope)
-        take()
+    for carried in push_log(chain, log, made):
+        # Only a chain to generation 4 makes rows.
+        if not isinstance(carried, bytes):
+            take(carried)
     assert log.result is not None  # noqa: S101 - a pass that ends sets it
     chain.finish(log.result.scan.inherited_event_count)
-    take()
+    for value in made:
+        take(value)
     acceptance.finish()
     return found.own

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from dsh_codec.events import is_array, is_object
@@ -59,10 +58,16 @@ class SeqMap:
     def append(self, target: int, count: int = 1) -> None:
         """Add source events, all at the same place."""
         try:
-            self._targets.extend(repeat(target, count))
+            self._extend(target, count)
         except OverflowError:
             self._targets = array("q", self._targets)
-            self._targets.extend(repeat(target, count))
+            self._extend(target, count)
+
+    def _extend(self, target: int, count: int) -> None:
+        if count == 1:
+            self._targets.append(target)
+        else:
+            self._targets.extend(array(self._targets.typecode, (target,)) * count)
 
     def place(self, seq: int, target: int) -> None:
         """Give a source event its place."""

@@ -133,7 +133,7 @@ def migrate(
 
     Note:
         Two calls, and a call that is killed and repeated, give the same bytes. Memory: that of
-        `upgrade` and the compressed result. Spec: 10 §11.3, 50 §7.7, §8.5.
+        `upgrade`. Spec: 10 §11.3, 50 §7.7, §8.5.
     """
     for _ in range(_ATTEMPTS):
         with open_source_log(source, compression=compression) as log:
@@ -189,9 +189,15 @@ def _publish(
         return encode_header(result.header_fields, inherited_event_count=cut)
 
     with staging_folder(target.parent, is_dry=dry_run) as folder:
-        staged = stage(folder, result, header, compression=log.compression)
+        staged = stage(folder, result.rows(), header, compression=log.compression)
         try:
-            verify(log, staged)
+            try:
+                verify(log, staged)
+            except DshCodecError:
+                # If acceptance (50 §8.1 to §8.4) refuses the result, that is the reason.
+                for _ in result:
+                    pass
+                raise
             if _witness(log, path, children) != before:
                 return None
             is_new = not dry_run and link_staged(staged, target)

@@ -22,7 +22,12 @@ from dsh_codec.events import is_inherited_marker
 from dsh_codec.header import CURRENT_VERSION, encode_header
 from dsh_codec.migrate.chain import Acceptance, Chain, run_of
 from dsh_codec.migrate.publish import open_source_log, verify
-from dsh_codec.migrate.staging import link_staged, stage, staging_folder
+from dsh_codec.migrate.staging import (
+    encode_row,
+    link_staged,
+    stage,
+    staging_folder,
+)
 from dsh_codec.names import encode_segment, log_filename
 from dsh_codec.row import PackedRow
 
@@ -238,7 +243,8 @@ def _stage_longest(log: Log, folder: Path, losses: list[Loss]) -> tuple[Staged, 
             return encode_header(prefix.header_fields, inherited_event_count=prefix.cut)
 
         try:
-            staged = stage(folder, prefix, header, compression=log.compression)
+            rows = map(encode_row, prefix)
+            staged = stage(folder, rows, header, compression=log.compression)
             verify(log, staged)
         except _StopError as stop:
             error, seq = stop.error, stop.seq

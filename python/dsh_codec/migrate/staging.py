@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import mmap
 import os
 import secrets
 import stat
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from dsh_codec._backend import kernel
+from dsh_codec._types import StreamText
 from dsh_codec.durable import OsFileSystem, make_directories
 from dsh_codec.events import SURFACE_ROLES
 from dsh_codec.names import log_filename
@@ -35,6 +35,7 @@ __all__ = [
     "link_staged",
     "stage",
     "staging_folder",
+    "with_values",
 ]
 
 _PIECE_BYTES: Final = 256 << 10
@@ -73,12 +74,40 @@ def encode_row(event: JsonObject) -> bytes:
     # An opaque event of generation 3 may hold anything there.
     if type(seqs) is list and event["type"] in SURFACE_ROLES:
         event = event | {"sourceEventSeqs": kernel.encode_seqs(seqs)}
+    data = event["data"]
+    if isinstance(data, dict) and isinstance(data.get("stream"), StreamText):
+        return _encode_settlement(event, data)
     return kernel.dump(event) + b"\n"
+
+
+def _encode_settlement(event: JsonObject, data: JsonObject) -> bytes:
+    """Return the row of an event whose stream is text already."""
+    if list(data)[-1] != "stream":
+        return kernel.dump(with_values(event)) + b"\n"
+    # The stream is the last member of the payload, so its text has one place only.
+    shell = kernel.dump(data | {"stream": None}).removesuffix(b"null}")
+    names = list(event)
+    place = names.index("data")
+    before, behind = (
+        kernel.dump({name: event[name] for name in part})[1:-1]
+        for part in (names[:place], names[place + 1 :])
+    )
+    middle = b'"data":%b%b}' % (shell, data["stream"].text)
+    return b"{%b}\n" % b",".join(filter(None, (before, middle, behind)))
+
+
+def with_values(event: JsonObject) -> JsonObject:
+    """Return an event with its stream as JSON values, if that is text."""
+    data = event["data"]
+    if isinstance(data, dict) and isinstance(data.get("stream"), StreamText):
+        records = kernel.parse(data["stream"].text)
+        return event | {"data": data | {"stream": records}}
+    return event
 
 
 def stage(
     folder: Path,
-    events: Iterable[JsonObject],
+    rows: Iterable[bytes],
     header: Callable[[], bytes],
     *,
     compression: Compression,
@@ -87,21 +116,17 @@ def stage(
 
     Args:
         folder: Where.
-        events: Its events.
-        header: Returns its header row without the line feed; asked after the last event.
+        rows: Its rows with their line feeds, one an event.
+        header: Returns its header row without the line feed; asked after the last row.
         compression: How to store it.
 
     Raises:
         OSError: The system refuses; nothing stays behind.
-        Exception: Whatever `events` and `header` raise; nothing stays behind.
+        Exception: Whatever `rows` and `header` raise; nothing stays behind.
     """
-    event_count = 0
-    # A frame holds all rows, so its plaintext has to be complete first.
-    with tempfile.TemporaryFile() as rows:
-        for event in events:
-            rows.write(encode_row(event))
-            event_count += 1
-        rows.flush()
+    # The header stands first and is known last, so the rows wait in a file of their own.
+    with tempfile.TemporaryFile() as body:
+        event_count = _write_body(body, rows, compression)
         line = header() + b"\n"
         suffix = log_filename(0, compression=compression).removeprefix("session")
         path = folder / f"session.migration.{secrets.token_hex(8)}{suffix}.tmp"
@@ -109,7 +134,7 @@ def stage(
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                for piece in _pieces(compression, line, rows):
+                for piece in _pieces(compression, line, body):
                     file.write(piece)
                     digest.update(piece)
                     file_bytes += len(piece)
@@ -121,19 +146,41 @@ def stage(
     return Staged(path, file_bytes, digest.digest(), event_count)
 
 
-def _pieces(
-    compression: Compression, header: bytes, rows: IO[bytes]
-) -> Iterator[bytes]:
+def _write_body(
+    body: IO[bytes], rows: Iterable[bytes], compression: Compression
+) -> int:
+    """Write the rows as they will be stored; return how many there were."""
     if compression == "none":
-        yield header
-        rows.seek(0)
-        while piece := rows.read(_PIECE_BYTES):
-            yield piece
-        return
-    yield kernel.encode_frame(header)
-    if rows.tell():
-        with mmap.mmap(rows.fileno(), 0, access=mmap.ACCESS_READ) as plain:
-            yield kernel.encode_frame(plain)
+        count = 0
+        for row in rows:
+            body.write(row)
+            count += 1
+        return count
+    frame = kernel.FrameWriter()
+    held: list[bytes] = []
+    count = held_bytes = 0
+    for row in rows:
+        count += 1
+        held.append(row)
+        held_bytes += len(row)
+        # A call for every short row would cost more than its compression.
+        if held_bytes >= _PIECE_BYTES:
+            body.write(frame.write(b"".join(held)))
+            held.clear()
+            held_bytes = 0
+    if count:
+        body.write(frame.write(b"".join(held)))
+        body.write(frame.finish())
+    return count
+
+
+def _pieces(
+    compression: Compression, header: bytes, body: IO[bytes]
+) -> Iterator[bytes]:
+    yield header if compression == "none" else kernel.encode_frame(header)
+    body.seek(0)
+    while piece := body.read(_PIECE_BYTES):
+        yield piece
 
 
 def digest_of(path: Path) -> bytes:

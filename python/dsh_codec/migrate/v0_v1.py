@@ -27,6 +27,7 @@ from dsh_codec.values import is_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from dsh_codec._types import CommonRow
     from dsh_codec.migrate.edge import Emit, JsonObject, Run
 
 __all__ = ["EdgeV0"]
@@ -123,6 +124,11 @@ class EdgeV0:
     def push_run(self, run: Run) -> None:
         """Take a packed run."""
         self._emit_run(run)
+
+    def take_common(self, row: CommonRow) -> None:
+        """Take a row that passes as it is."""
+        if row.id is not None:
+            self._message_ids[row.seq] = row.id
 
     def push(self, event: JsonObject) -> None:
         """Take the next event."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._backend import kernel
+from dsh_codec._types import StreamText
 from dsh_codec.errors import StreamError
 from dsh_codec.events import (
     MISSING,
@@ -21,6 +22,7 @@ from dsh_codec.values import is_count, is_sint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dsh_codec._types import ChunkRun, CommonRow
     from dsh_codec.migrate.edge import Emit, JsonObject, Run
 
 __all__ = ["EdgeV1"]
@@ -43,10 +45,12 @@ class _StreamBuilder:
 
     Chunks go through the kernel's packer, runs are joined as they are; at each change from one
     to the other the packer's records are taken over. Only the last record ever grows, so the
-    result is that of adding all members one by one.
+    result is that of adding all members one by one. Rows that come together stay bytes; an
+    attempt of nothing else becomes text without a value for each chunk.
     """
 
     def __init__(self) -> None:
+        self._rows: list[bytes] = []
         self._records: list[JsonObject] = []
         self._last_time = 0  # Of the last record, if that is a run.
         self._packer = kernel.Packer()
@@ -56,6 +60,7 @@ class _StreamBuilder:
         """Add one chunk."""
         if not is_sint(time):
             refuse("50 §5.5", "has to be a safe integer", "time")
+        self._take_rows()
         try:
             self._packer.push(int(time), chunk)
         except StreamError as error:
@@ -64,24 +69,44 @@ class _StreamBuilder:
 
     def push_run(self, run: Run) -> None:
         """Add a packed run."""
+        self._take_rows()
         self._take_packed()
         self._join(run.record, run.last_time)
 
-    def records(self) -> list[JsonObject]:
-        """Return the records."""
+    def push_rows(self, raw: bytes) -> None:
+        """Add rows of a `ChunkRun`."""
+        self._rows.append(raw)
+        if self._records or self._is_packing:
+            self._take_rows()
+
+    def stream(self) -> list[JsonObject] | StreamText:
+        """Return the records, as text if rows came together only."""
+        if self._rows:
+            return kernel.pack_runs(self._rows)
         self._take_packed()
         return self._records
+
+    def _take_rows(self) -> None:
+        if not self._rows:
+            return
+        self._take_packed()
+        rows, self._rows = self._rows, []
+        for record in kernel.parse(kernel.pack_runs(rows).text):
+            self._take(record)
 
     def _take_packed(self) -> None:
         if not self._is_packing:
             return
         for record in self._packer.snapshot():
-            if record["type"] == "chunk":
-                self._records.append(record)
-            else:
-                self._join(record, int(record["time0"]) + int(sum(record["dt"])))
+            self._take(record)
         self._packer = kernel.Packer()
         self._is_packing = False
+
+    def _take(self, record: JsonObject) -> None:
+        if record["type"] == "chunk":
+            self._records.append(record)
+        else:
+            self._join(record, int(record["time0"]) + int(sum(record["dt"])))
 
     def _join(self, record: JsonObject, last_time: int) -> None:
         """Add a run to the last record where it continues it, else as a record of its own."""
@@ -139,6 +164,16 @@ class _Group:
     @property
     def last_seq(self) -> int:
         return self.spans[-1][1]
+
+    def cited_form(self) -> list[int | list[int]]:
+        """Return the seqs of the chunks as a row cites them. Spec: 10 §6."""
+        cited: list[int | list[int]] = []
+        for first, last in self.spans:
+            if last - first < 2:
+                cited += range(first, last + 1)
+            else:
+                cited.append([first, last])
+        return cited
 
     def is_cited_by(self, seqs: list[int]) -> bool:
         """Whether these are exactly the seqs of the chunks, in order."""
@@ -205,6 +240,62 @@ class EdgeV1:
             refuse("50 §5.3", "is split by the inherited cut", "seq0")
         group.stream.push_run(run)
         group.extend(run.seq, run.count, run.last_time)
+
+    def push_rows(self, rows: ChunkRun) -> bool:
+        """Take chunk rows at once; False if they have to come one by one."""
+        group = self._group
+        if (
+            rows.has_events
+            and group is not None
+            and not group.is_terminal
+            and group.is_of(rows.turn, rows.step)
+            and (group.first_seq < self._cut) != (rows.seq < self._cut)
+        ):
+            return False  # One of them will be refused.
+        self._targets.append(SeqMap.GONE, rows.count)
+        self._was_spliced = False
+        self._last_time = rows.time
+        group = self._group_for(rows.turn, rows.step)
+        group.stream.push_rows(rows.raw)
+        group.extend(rows.seq, rows.count, rows.time)
+        group.is_terminal = rows.is_terminal
+        return True
+
+    def settle(self, row: CommonRow) -> StreamText | None:
+        """Return the stream that a message settles; None if only `push` can tell."""
+        group = self._group
+        if (
+            group is None
+            or group.buffer
+            or self._is_seeded
+            or not group.is_of(row.turn, row.step)
+            or row.sources != group.cited_form()
+        ):
+            return None
+        stream = group.stream.stream()
+        if not isinstance(stream, StreamText) or not stream.has_plain_blocks:
+            return None
+        return stream
+
+    def may_take(self, row: CommonRow) -> bool:
+        """Whether a row that is no message of a model passes whatever `push` would look at."""
+        if self._group is not None or self._is_seeded:
+            return False
+        return row.type != "turn/start" or self._turn is None
+
+    def take_common(self, row: CommonRow) -> None:
+        """Take a row that passes, or the message that `settle` gave the stream of."""
+        self._group = None
+        self._targets.append(self._next)
+        self._next += 1
+        self._track(row.type, {"turn": row.turn, "step": row.step})
+        self._last_time = row.time
+
+    def carried(self, seq: int) -> int | None:
+        """Return where an earlier event stands in generation 2; None if it was not carried over."""
+        if seq >= len(self._targets) or (target := self._targets[seq]) == SeqMap.GONE:
+            return None
+        return target
 
     def push(self, event: JsonObject) -> None:
         """Take the next event."""
@@ -336,9 +427,11 @@ class EdgeV1:
             refuse("50 §5.4", "settles an attempt from before the inherited cut")
         self._flush(group)
         self._group = None
-        self._emit_message(event, group.stream.records())
+        self._emit_message(event, group.stream.stream())
 
-    def _emit_message(self, event: JsonObject, stream: list[JsonObject]) -> None:
+    def _emit_message(
+        self, event: JsonObject, stream: list[JsonObject] | StreamText
+    ) -> None:
         kept = {k: v for k, v in event.items() if k != "sourceEventSeqs"}
         self._emit_source(kept | {"data": event["data"] | {"stream": stream}})
 
@@ -359,7 +452,7 @@ class EdgeV1:
         for name, value in (("turn", group.turn), ("step", group.step)):
             if value is not MISSING:
                 data[name] = value
-        data["stream"] = group.stream.records()
+        data["stream"] = group.stream.stream()
         attempt = _timed("assistant/attempt", group.last_time, data)
         self._emit_generated(group.last_seq, attempt)
         self._flush(group)

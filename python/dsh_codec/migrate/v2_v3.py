@@ -23,6 +23,7 @@ from dsh_codec.values import is_count, is_safe_integer, is_sint
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from dsh_codec._types import CommonRow
     from dsh_codec.migrate.edge import Emit, JsonObject, Run
 
 __all__ = ["EdgeV2"]
@@ -103,6 +104,27 @@ class EdgeV2:
         """Refuse: generation 2 has no packed runs."""
         del run
         refuse(ADMISSION, "is a packed row")
+
+    def may_take(self, row: CommonRow) -> bool:
+        """Whether a row passes whatever `push` would look at."""
+        if self._head is None:
+            return row.type != "step/start" and row.type not in _SURFACE
+        return row.id is None or row.id not in self._made_ids
+
+    def take_common(self, row: CommonRow) -> None:
+        """Take a row that passes."""
+        if row.id is not None:
+            self._ids.add(row.id)
+        self._targets.append(self._next)
+        self._next += 1
+        if row.type == "step/start":
+            self._step = (row.turn, row.step)
+        elif row.type in ("step/end", "turn/end"):
+            self._step = None
+
+    def carried(self, seq: int) -> int:
+        """Return where an earlier event stands in generation 3."""
+        return self._targets[seq]
 
     def push(self, event: JsonObject) -> None:
         """Take the next event."""

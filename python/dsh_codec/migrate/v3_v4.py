@@ -23,6 +23,7 @@ from dsh_codec.values import is_count, is_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from dsh_codec._types import CommonRow
     from dsh_codec.migrate.edge import Emit, JsonObject, Run
 
 __all__ = ["V3_TYPES", "EdgeV3", "lift_result", "producer_kind", "rewrite_sources"]
@@ -130,6 +131,23 @@ class EdgeV3:
         """Refuse: generation 3 has no packed runs."""
         del run
         refuse(RULE, "is a packed row")
+
+    def may_take(self, row: CommonRow) -> bool:
+        """Whether a row passes whatever `push` would look at."""
+        return row.type != "turn/start" or self._turn is None
+
+    def take_common(self, row: CommonRow) -> int:
+        """Take a row that passes; return its seq."""
+        self._track(row.type, {"turn": row.turn})
+        target = self._next
+        self._next += 1
+        self._time = row.time
+        self._targets.append(target)
+        return target
+
+    def carried(self, seq: int) -> int:
+        """Return where an earlier event stands in generation 4."""
+        return self._targets[seq]
 
     def push(self, event: JsonObject) -> None:
         """Take the next event."""
@@ -495,6 +513,7 @@ def _namespaced(block: Any, place: str) -> JsonObject:
 
 def _namespace_stream(data: Any) -> Any:
     stream = data.get("stream") if is_object(data) else None
+    # A stream as text comes out of edge 2, which lets pass only kinds that are known.
     if not is_array(stream):
         return data
     changed: dict[int, JsonObject] = {}

@@ -8,12 +8,14 @@ mod columns;
 mod encode;
 mod errors;
 mod frame;
+mod frame_writer;
 mod json;
 mod object;
 mod pybuild;
 mod pystring;
 mod pyvalue;
 mod row;
+mod runs;
 mod stream;
 mod write;
 
@@ -33,9 +35,13 @@ mod _native {
     #[pymodule_export]
     use super::frame::{FrameReader, FrameScanner, encode_frame, recover_tail, scan_frames};
     #[pymodule_export]
+    use super::frame_writer::FrameWriter;
+    #[pymodule_export]
     use super::json::{dump, parse};
     #[pymodule_export]
     use super::row::{RowScanner, admit, decode_seqs, encode_event, encode_seqs, parse_header};
+    #[pymodule_export]
+    use super::runs::{RunScanner, pack_runs};
     #[pymodule_export]
     use super::stream::{
         Assembler, Packer, chunk_has_visible_text, chunks_of, expand, first_token_time, has_visible_content,

@@ -389,7 +389,8 @@ impl RowScanner {
     }
 }
 
-fn row_tuple<'py>(
+/// Makes the `Row` of an accepted row.
+pub(crate) fn row_tuple<'py>(
     py: Python<'py>,
     class: &Bound<'py, PyType>,
     keys: &mut KeyCache,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dsh_codec._backend import kernel
+from dsh_codec._types import StreamText
 from dsh_codec.events import is_array, is_filled, is_object
 from dsh_codec.migrate.admission.shape import (
     Check,
@@ -131,6 +133,10 @@ def _strict_blocks(value: Any, at: Place) -> None:
 
 
 def _strict_stream(value: Any, at: Place) -> None:
+    if isinstance(value, StreamText):
+        if not value.has_plain_blocks:
+            _strict_stream(kernel.parse(value.text), at)
+        return
     if not is_array(value):
         fail("has to be an array", STRICT_RULE)
     for index, record in enumerate(value):

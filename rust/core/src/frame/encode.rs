@@ -9,7 +9,7 @@ use super::decode::library_error;
 use crate::error::{Error, Result};
 
 /// Binary logarithm of the window of every frame that the harness writes. Spec 70 §1.
-const WINDOW_LOG: u32 = 21;
+pub(super) const WINDOW_LOG: u32 = 21;
 
 /// The frame of an empty batch: magic number, checksum flag, window, an empty last block, checksum.
 const EMPTY_FRAME: [u8; 13] = [

@@ -37,6 +37,10 @@ pub(crate) struct Delta {
     pub(crate) seq: u64,
     /// `time` in milliseconds.
     pub(crate) time: i64,
+    /// `turn`, which may be negative.
+    pub(crate) turn: i64,
+    /// `step`, which may be negative.
+    pub(crate) step: i64,
     /// `type`
     pub(crate) kind: DeltaKind,
     /// `index`, which may be negative.
@@ -160,9 +164,9 @@ impl<B: Blocks> Cursor<'_, B> {
         self.literal(b",\"time\":")?;
         let time = self.integer()?;
         self.literal(b",\"data\":{\"turn\":")?;
-        self.integer()?;
+        let turn = self.integer()?;
         self.literal(b",\"step\":")?;
-        self.integer()?;
+        let step = self.integer()?;
         self.literal(b",\"chunk\":{\"type\":\"")?;
         let (mut id, mut name) = (None, None);
         let (kind, index);
@@ -190,6 +194,8 @@ impl<B: Blocks> Cursor<'_, B> {
         Some(Delta {
             seq,
             time,
+            turn,
+            step,
             kind,
             index,
             id,
@@ -227,6 +233,7 @@ mod tests {
         let row = ROW.trim_end().as_bytes();
         let delta = delta_of(row).unwrap();
         assert_eq!((delta.seq, delta.time, delta.index), (7, -5, 0));
+        assert_eq!((delta.turn, delta.step), (1, 2));
         assert_eq!(
             (delta.kind, &delta.id, &delta.name),
             (DeltaKind::Text, &None, &None)

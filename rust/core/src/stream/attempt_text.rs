@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
-use super::chunk::RunKind;
+use super::chunk::{ChunkType, RunKind};
 use super::columns::{OpenRun, RowKind, Unpack, chunk_of, packable, stream_of};
+use super::common::is_plain_block;
 use super::record::{Record, Run, validate_nth};
 use super::stored::{StoredStream, parse_row};
 use super::value::{Value, Word};
@@ -32,7 +33,7 @@ const CHUNK_ROW_DEPTH: usize = 3;
 /// # Cost
 /// One pass; memory is that of the lines, and 8 bytes for each member of the longest run.
 pub fn expand_lines<B: Deref<Target = [u8]>>(rows: &[B], prefix: &[u8], max_depth: usize) -> Result<Vec<u8>> {
-    Ok(push_rows(Lines::new(prefix), rows, max_depth)?.out)
+    Ok(push_rows(Lines::new(prefix), rows.iter().map(Deref::deref), max_depth)?.out)
 }
 
 /// The records of an attempt as the text of a JSON array: those of a settlement, or those that packing makes of the
@@ -44,13 +45,62 @@ pub fn expand_lines<B: Deref<Target = [u8]>>(rows: &[B], prefix: &[u8], max_dept
 /// # Cost
 /// One pass; memory is that of the text, and of the members of the longest record once more.
 pub fn pack_lines<B: Deref<Target = [u8]>>(rows: &[B], max_depth: usize) -> Result<Vec<u8>> {
-    Ok(push_rows(PackedText::new(), rows, max_depth)?.into_text())
+    Ok(push_rows(PackedText::new(), rows.iter().map(Deref::deref), max_depth)?.into_text())
 }
 
-fn push_rows<W: Writer, B: Deref<Target = [u8]>>(writer: W, rows: &[B], max_depth: usize) -> Result<W> {
+/// The records of an attempt as text.
+pub struct StreamText {
+    /// A JSON array.
+    pub text: Vec<u8>,
+    /// Whether raw records open only blocks whose types spec 50 A.4 names, and close only blocks of text, reasoning or
+    /// a tool call, exactly as it has them.
+    pub has_plain_blocks: bool,
+}
+
+/// [`pack_lines`] of rows that stand one behind the other, each with its line feed, as in a [`super::ChunkRun`].
+///
+/// # Errors
+/// As for [`expand_lines`].
+///
+/// # Cost
+/// As for [`pack_lines`].
+pub fn pack_runs<B: Deref<Target = [u8]>>(runs: &[B], max_depth: usize) -> Result<StreamText> {
+    let rows = runs.iter().flat_map(|run| LineIter { rest: run });
+    let packed = push_rows(PackedText::new(), rows, max_depth)?;
+    Ok(StreamText {
+        has_plain_blocks: packed.has_plain_blocks,
+        text: packed.into_text(),
+    })
+}
+
+/// The lines of some bytes, without their line feeds.
+struct LineIter<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for LineIter<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let end = memchr::memchr(b'\n', self.rest).unwrap_or(self.rest.len());
+        let (line, behind) = self.rest.split_at(end);
+        self.rest = behind.get(1..).unwrap_or_default();
+        Some(line)
+    }
+}
+
+fn push_rows<W: Writer, B: Deref<Target = [u8]>>(
+    writer: W,
+    rows: impl IntoIterator<Item = B>,
+    max_depth: usize,
+) -> Result<W> {
     let mut attempt = Attempt::new(writer);
     let mut tape = Tape::new();
     for row in rows {
+        let row: &[u8] = &row;
         if max_depth < CHUNK_ROW_DEPTH || !attempt.push_bytes(row) {
             attempt.push_row(parse_row(&mut tape, row, max_depth)?)?;
         }
@@ -490,6 +540,8 @@ struct PackedText {
     is_open: bool,
     /// Whether the open run has a gap.
     has_gap: bool,
+    /// See [`StreamText`].
+    has_plain_blocks: bool,
 }
 
 impl PackedText {
@@ -499,6 +551,7 @@ impl PackedText {
             members: Vec::new(),
             is_open: false,
             has_gap: false,
+            has_plain_blocks: true,
         }
     }
 
@@ -525,11 +578,14 @@ impl PackedText {
         }
     }
 
-    fn begin_raw(&mut self, time: i64) {
+    /// Writes a raw record around its chunk.
+    fn push_raw(&mut self, time: i64, push_chunk: impl FnOnce(&mut Vec<u8>)) {
         self.begin_record();
         self.out.extend_from_slice(b"{\"type\":\"chunk\",\"time\":");
         push_integer(time, &mut self.out);
         self.out.extend_from_slice(b",\"chunk\":");
+        push_chunk(&mut self.out);
+        self.out.push(b'}');
     }
 
     fn begin_run(&mut self, head: &Head<'_>, time0: i64) {
@@ -565,16 +621,48 @@ impl PackedText {
     }
 }
 
+impl PackedText {
+    /// Adds the gaps of a packed row.
+    fn push_gaps(&mut self, dt: Node<'_>) {
+        if dt.is_empty() {
+            return;
+        }
+        // Most arrays are spelled as they are written, and bring their own opening bracket.
+        if !self.has_gap {
+            self.out.pop();
+        }
+        let start = self.out.len();
+        if dt.push_packed_array(&mut self.out) {
+            self.out.pop();
+            if self.has_gap
+                && let Some(bracket) = self.out.get_mut(start)
+            {
+                *bracket = b',';
+            }
+            self.has_gap = true;
+            return;
+        }
+        if !self.has_gap {
+            self.out.push(b'[');
+        }
+        for step in dt.elements() {
+            self.push_gap(step.safe_integer().unwrap_or_default());
+        }
+    }
+}
+
 impl Writer for PackedText {
-    fn stored(&mut self, node: Node<'_>, _record: &Record<Node<'_>>, _times: &mut Vec<i64>) {
+    fn stored(&mut self, node: Node<'_>, record: &Record<Node<'_>>, _times: &mut Vec<i64>) {
         self.begin_record();
         write_node(node, &mut self.out, &|_, _| false);
+        if let Record::Raw { chunk, .. } = record {
+            self.has_plain_blocks &= has_plain_block(chunk);
+        }
     }
 
     fn raw(&mut self, time: i64, chunk: Node<'_>) {
-        self.begin_raw(time);
-        write_node(chunk, &mut self.out, &|_, _| false);
-        self.out.push(b'}');
+        self.has_plain_blocks &= has_plain_block(&chunk);
+        self.push_raw(time, |out| write_node(chunk, out, &|_, _| false));
     }
 
     fn members(&mut self, head: &Head<'_>, gap: Option<i64>, times: &[i64], members: &Members<'_>) {
@@ -595,9 +683,7 @@ impl Writer for PackedText {
                 push_literal(literal, &mut self.members);
             }
             Members::All { dt, fragments } => {
-                for step in dt.elements() {
-                    self.push_gap(step.safe_integer().unwrap_or_default());
-                }
+                self.push_gaps(*dt);
                 fragments.push_text_literals(&mut self.members, separate);
             }
         }
@@ -608,14 +694,34 @@ impl Writer for PackedText {
             return; // Not reached: only a packed row has such members.
         };
         for (&time, fragment) in times.iter().zip(fragments.elements()) {
-            self.begin_raw(time);
-            self.out.push(b'{');
-            head.push_chunk_start(&mut self.out);
-            fragment.push_text_literal(&mut self.out);
-            self.out.extend_from_slice(b"}}");
+            self.push_raw(time, |out| {
+                out.push(b'{');
+                head.push_chunk_start(out);
+                fragment.push_text_literal(out);
+                out.push(b'}');
+            });
         }
     }
 }
+
+/// Whether a raw chunk names no block that migration has to look at.
+fn has_plain_block(chunk: &Node<'_>) -> bool {
+    let opened = || {
+        chunk
+            .member("blockType")
+            .is_some_and(|kind| BLOCK_TYPES.iter().any(|known| kind.text_is(known)))
+    };
+    match ChunkType::of_chunk(chunk) {
+        Some(ChunkType::BlockStart) => opened(),
+        Some(ChunkType::BlockEnd) => chunk
+            .member("block")
+            .is_some_and(|block| block.is_object() && is_plain_block(&block)),
+        _ => true,
+    }
+}
+
+/// Types of blocks of old messages. Spec 50 A.4.
+const BLOCK_TYPES: [&str; 6] = ["text", "reasoning", "image", "file", "tool-call", "tool-result"];
 
 // --- parts ---
 
@@ -721,6 +827,49 @@ mod tests {
             )
         );
         assert_eq!(packed(&[]).unwrap(), "[]");
+    }
+
+    #[test]
+    fn runs_of_rows_are_packed_like_their_rows() {
+        let first = ROWS[..2].join("\n") + "\n";
+        let runs = [first, ROWS[2..].join("\n")].map(String::into_bytes);
+        let packed = pack_runs(&runs, 1024).unwrap();
+        let rows: Vec<&[u8]> = ROWS.iter().map(|row| row.as_bytes()).collect();
+        assert_eq!(packed.text, pack_lines(&rows, 1024).unwrap());
+        assert!(packed.has_plain_blocks);
+    }
+
+    #[test]
+    fn blocks_that_are_not_plain_are_told() {
+        let is_plain = |chunk: &str| {
+            let row = format!(
+                r#"{{"type":"assistant/chunk","seq":3,"time":1,"data":{{"turn":1,"step":1,"chunk":{chunk}}}}}"#
+            );
+            pack_runs(&[row.into_bytes()], 1024).unwrap().has_plain_blocks
+        };
+        assert!(is_plain(
+            r#"{"type":"block-start","index":0,"blockType":"image"}"#
+        ));
+        assert!(!is_plain(
+            r#"{"type":"block-start","index":0,"blockType":"video"}"#
+        ));
+        assert!(!is_plain(r#"{"type":"block-start","index":0}"#));
+        assert!(is_plain(
+            r#"{"type":"block-end","index":0,"block":{"type":"text","text":"a"}}"#
+        ));
+        for block in [
+            r#"{"type":"text","text":1}"#,
+            r#"{"type":"text","text":"a","x":1}"#,
+            r#"{"type":"image","attachment":{}}"#,
+            r#"{"type":"tool-call","id":"","name":"n","arguments":""}"#,
+            "[]",
+        ] {
+            assert!(
+                !is_plain(&format!(r#"{{"type":"block-end","index":0,"block":{block}}}"#)),
+                "{block}"
+            );
+        }
+        assert!(is_plain(r#"{"type":"finish","block":1,"blockType":2}"#));
     }
 
     #[test]

@@ -7,18 +7,21 @@ mod attempt_text;
 mod chunk;
 mod column_scanner;
 mod columns;
+mod common;
 mod expand;
 mod pack;
 mod readers;
 mod record;
+mod runs;
 mod stored;
 mod value;
 
 pub use assemble::{Assembler, Block, CallId, DEFAULT_FINISH, ReplayState};
-pub use attempt_text::{expand_lines, pack_lines};
+pub use attempt_text::{StreamText, expand_lines, pack_lines, pack_runs};
 pub use chunk::{ChunkType, RunKind};
 pub use column_scanner::{ColumnScanner, KeptValue, Settlement};
 pub use columns::{Columns, ColumnsBuilder, NO_INDEX, Unpack, kind};
+pub use common::CommonRow;
 pub use expand::expand_to_json;
 pub use pack::{Packed, PackedRun, Packer};
 pub use readers::{
@@ -29,5 +32,6 @@ pub use readers::{
 pub use record::{
     Record, RecordFault, Run, StreamCounts, check_stream, records, validate_nth, validate_record,
 };
+pub use runs::{ChunkRun, RunScanner, Unit};
 pub use stored::{StoredStream, row_columns};
 pub use value::{Value, Word};
