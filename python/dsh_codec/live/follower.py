@@ -9,7 +9,7 @@ from dsh_codec.errors import SeqGapError
 from dsh_codec.live.page import MAX_MESSAGES, cut_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from dsh_codec.live.frames import (
         AgentFrame,
@@ -67,7 +67,6 @@ class Follower:
         self._queue: deque[_Event | _Frame] = deque()
         self._is_open = False
         self._snapshot: FollowSnapshot | None = None
-        self._cursor = -1
         self._next_seq = 0
         self._closed: CloseReason | None = None
 
@@ -114,19 +113,20 @@ class Follower:
                 delivered = frame
             self._queue.append(_Frame(delivered))
 
-    def push_recreated(self, events: Iterable[Event], first_live_seq: int) -> None:
+    def push_recreated(self, events: Sequence[Event], first_live_seq: int) -> None:
         """Take the events of a session object that was (re)created under the followed id.
 
         Args:
-            events: All its events, in order.
+            events: All its events, from seq 0.
             first_live_seq: First event that is no constructor seed; it counts before the opening.
 
         Note:
             They go to the front, since they were committed before what waits. Spec: 40 §4.1.
         """
-        first = self._cursor + 1 if self._is_open else first_live_seq
-        fresh = [event for event in events if event["seq"] >= first]
-        if self._has_room(len(fresh)):
+        # What was delivered since the opening would be dropped as a duplicate.
+        first = self._next_seq if self._is_open else first_live_seq
+        if self._has_room(max(len(events) - first, 0)):
+            fresh = events[first:]
             self._queue.extendleft(_Event(event) for event in reversed(fresh))
 
     def _has_room(self, count: int = 1) -> bool:
@@ -181,7 +181,6 @@ class Follower:
         if self._assistant_stream:
             snapshot["assistantStream"] = baseline or {"revision": 0}
         self._snapshot = snapshot
-        self._cursor = cursor
         self._next_seq = cursor + 1
         self._is_open = True
 

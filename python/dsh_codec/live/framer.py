@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from dsh_codec._backend import kernel as default_kernel
 from dsh_codec.live.frames import is_positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from dsh_codec._kernel import Assembler
     from dsh_codec.live.frames import (
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentLifecycle", "Framer", "FramerState"]
 
-FramerState: TypeAlias = Literal["idle", "open", "ended", "dead"]
+FramerState: TypeAlias = Literal["idle", "open", "settling", "ended", "dead"]
+"""The states of 40 §2.4, and `settling` while a settlement is awaited."""
 
 _DELTAS: Final = frozenset(("text-delta", "reasoning-delta", "tool-call-delta"))
 """Chunks that packing checks more strictly than assembly does. Spec: 20 §3."""
@@ -226,6 +228,42 @@ class Framer:
             self.abandon()
             raise
         return self._end({"kind": "committed", "eventType": event_type, "seq": seq})
+
+    async def settle_async(
+        self, event_type: EventType, append: Callable[[], Awaitable[int]]
+    ) -> EndFrame:
+        """Do what `settle` does, with an append that is awaited.
+
+        Args:
+            event_type: Type of the settlement.
+            append: Appends it durably and returns its seq.
+
+        Raises:
+            BaseException: What `append` raised, after an abandoned end was emitted.
+            CancelledError: The task was cancelled meanwhile. The append was waited for all the
+                same, and the end that it led to was emitted.
+            RuntimeError: The framer is not open. It takes nothing while the append is awaited.
+        """
+        self._require("open")
+        self._state = "settling"
+        appending = asyncio.ensure_future(append())
+        cancellation: asyncio.CancelledError | None = None
+        while not appending.done():
+            try:
+                await asyncio.wait([appending])
+            except asyncio.CancelledError as error:
+                # What is on its way to the disk cannot be called back: see what comes of it.
+                cancellation = error
+        self._state = "open"
+        try:
+            seq = appending.result()
+        except BaseException:
+            self.abandon()
+            raise
+        end = self._end({"kind": "committed", "eventType": event_type, "seq": seq})
+        if cancellation is not None:
+            raise cancellation
+        return end
 
     def abandon(self) -> EndFrame:
         """Emit an abandoned end: no durable event belongs to the attempt.
