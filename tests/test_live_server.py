@@ -452,23 +452,30 @@ def test_demo_ends_sound_and_equal() -> None:
 def test_item_encoder_writes_what_json_would() -> None:
     encoder = ItemEncoder()
     frame = {"type": "end", "attemptId": "s:1", "revision": 2, "index": 0}
+    baseline = {"revision": 3}
     items: list[Any] = [
         {"type": "event", "event": {"type": "todo/write", "seq": 0, "data": "\n"}},
         {"type": "assistant-stream", "frame": frame},
         {"type": "snapshot", "cursor": -1, "records": []},
+        {"type": "snapshot", "cursor": 2, "assistantStream": baseline},
+        {"type": "snapshot", "assistantStream": baseline, "hasMore": False},
+        {"type": "snapshot", "cursor": 2, "assistantStream": {"revision": 4}},
     ]
-    for item in items * 2:
-        line = encoder.encode(7, item)
-        assert line.count(b"\n") == 1
-        assert json.loads(line) == {"id": 7, "item": item}
+    for _ in range(2):
+        lines = encoder.encode(7, items).splitlines(keepends=True)
+        assert [json.loads(line) for line in lines] == [
+            {"id": 7, "item": item} for item in items
+        ]
+        assert all(encoder.encode(0, [item]).count(b"\n") == 1 for item in items)
 
 
 def test_item_encoder_never_confuses_values() -> None:
     encoder = ItemEncoder()
     for number in range(1000):
-        line = encoder.encode(0, {"type": "event", "event": {"seq": number}})
+        item: Any = {"type": "event", "event": {"seq": number}}
+        line = encoder.encode(0, [item])
         assert json.loads(line)["item"]["event"] == {"seq": number}
-    assert len(encoder._lines) <= 256
+    assert len(encoder._texts) <= 256
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"[]\n", b"1\n", b"{\n"])

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dsh_codec.events import is_object
 from dsh_codec.live.baseline import Baseline
-from dsh_codec.live.follower import MAX_QUEUE_ITEMS, Follower
+from dsh_codec.live.follower import MAX_QUEUE_ITEMS, Follower, frame_item
 from dsh_codec.live.framer import AgentLifecycle
 from dsh_codec.live.page import MAX_MESSAGES, check_bounds, cut_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from dsh_codec.live.frames import AgentFrame, Event, Page
+    from dsh_codec.live.frames import AgentFrame, Event, EventItem, FrameItem, Page
 
 __all__ = ["AnyLog", "AsyncSessionLog", "Host", "SessionLog"]
 
@@ -147,9 +147,7 @@ class Host:
         )
 
     def _hand_on(self, committed: Event) -> int:
-        for follower, wake in tuple(self._followers.items()):
-            follower.push_event(committed)
-            self._woken(follower, wake)
+        self._push({"type": "event", "event": committed})
         seq: int = committed["seq"]
         return seq
 
@@ -203,10 +201,21 @@ class Host:
         if self._baseline is None:
             self._baseline = Baseline(kernel=self._kernel)
         # The accumulator sees a frame before the followers do. Spec 40 §4.1.
-        self._baseline.accept(frame, self.cursor)
-        for follower, wake in tuple(self._followers.items()):
-            follower.push_frame(frame, self.cursor)
-            self._woken(follower, wake)
+        cursor = self.cursor
+        self._baseline.accept(frame, cursor)
+        self._push(frame_item(frame, cursor))
+
+    def _push(self, item: EventItem | FrameItem) -> None:
+        """Give one item to all followers, which share it."""
+        closed: list[Follower] = []
+        for follower, wake in self._followers.items():
+            if follower.push(item):
+                if follower.closed is not None:
+                    closed.append(follower)
+                if wake is not None:
+                    wake()
+        for follower in closed:
+            self._followers.pop(follower, None)
 
     def _woken(self, follower: Follower, wake: Callable[[], None] | None) -> None:
         if follower.closed is not None:
@@ -226,7 +235,9 @@ class Host:
 
         Args:
             request: Follow request (40 §1.3); its address has been resolved to this session.
-            wake: Called after something was pushed; it must not call back into the host.
+            wake: Called when something is pushed to a follower that had nothing to deliver, and
+                when the follow is closed by the host: poll until None then. It must not call
+                back into the host.
 
         Returns:
             The follower, with its snapshot to be polled first.
@@ -249,6 +260,13 @@ class Host:
         wake: Callable[[], None] | None = None,
     ) -> Follower:
         """Subscribe a follower without opening it: for a log that is still being read.
+
+        Args:
+            request: As for `follow`.
+            wake: As for `follow`. `open` does not call it.
+
+        Returns:
+            The follower.
 
         Raises:
             ValueError: A bad request.
