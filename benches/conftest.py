@@ -31,6 +31,7 @@ MODULES = (
     "growth",
     "memory",
     "size",
+    "live",
 )
 TABLE = pytest.StashKey[Table]()
 

@@ -189,7 +189,8 @@ class Framer:
         Note:
             Spec: 40 §2.2.
         """
-        self._require("open")
+        if self._state != "open":
+            self._require("open")
         time = self._clock()
         kind = chunk.get("type") if isinstance(chunk, dict) else None
         if type(kind) is not str or kind not in _DELTAS:
@@ -290,6 +291,11 @@ class Framer:
 def _copy(chunk: Mapping[str, Any]) -> dict[str, Any]:
     """Return a deep copy of a chunk that packing has accepted, so it is finite JSON."""
     copied = dict(chunk)
+    for item in copied.values():
+        if type(item) not in _SCALARS:
+            break
+    else:
+        return copied  # Every delta.
     pending: list[Any] = [copied]
     while pending:
         container = pending.pop()
