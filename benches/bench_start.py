@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TIMES = 3
 COMMAND_LINE = "import sys; from dsh_codec.cli import main; code = main()"
 HEAVY = (
-    "; print('loaded:', [n for n in ('numpy', 'rich', 'typer') if n in sys.modules])"
+    "; print('loaded:', [n for n in ('numpy', 'rich', 'click') if n in sys.modules])"
 )
 FIRST_CALL = "import sys, dsh_codec; print(dsh_codec.check(sys.argv[-1]).status)"
 STARTS = {

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
 
 import dsh_codec as dsh
 from dsh_codec.canonical import canonical_json
-from dsh_codec.commands_replay import add_to
+from dsh_codec.cli import main
 from dsh_codec.header import encode_header
 from dsh_codec.sidecar import Split, join, log_digest, split
 from dsh_codec.sidecar_file import Sidecar, log_text, sidecar_filename, stored
@@ -373,10 +372,7 @@ def test_error_survives_pickle() -> None:
 
 
 def run(*arguments: object) -> Any:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    add_to(app)
-    task = app(args=list(map(str, arguments)), standalone_mode=False)
-    return task()
+    return main(list(map(str, arguments)))
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
