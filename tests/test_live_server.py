@@ -13,7 +13,6 @@ from dsh_codec import check, kernel
 from dsh_codec.errors import JsonSyntaxError
 from dsh_codec.live import Host, Step, run_attempt_async
 from dsh_codec.live.client import Client, RefusedError
-from dsh_codec.live.demo import run_demo
 from dsh_codec.live.server import Server
 from dsh_codec.live.wire import ItemEncoder, decode_line, encode_line
 
@@ -421,27 +420,6 @@ def test_crowd_does_not_stop_a_fast_follower(idle: int, slow: int) -> None:
         session = Session()
         async with session.server() as server:
             await crowd(session, server, idle, slow)
-
-    run(main())
-
-
-# --- demonstration ---
-
-
-def test_demo_ends_sound_and_equal() -> None:
-    async def main() -> None:
-        shown: list[tuple[int, int, str]] = []
-
-        def show(number: int, window: Any, title: str) -> None:
-            shown.append((number, len(window), title))
-
-        times = iter(range(1, 1_000_000))
-        result = await run_demo(show, clock=lambda: next(times), pause_s=0.01)
-        assert result.is_equal
-        assert result.openings == (1, 2)
-        assert check(result.log, level="full").is_sound
-        assert {number for number, _, _ in shown} == {0, 1}
-        assert max(length for number, length, _ in shown if number == 1) > 20
 
     run(main())
 
