@@ -16,7 +16,7 @@ import pytest
 
 import dsh_codec as dsh
 from command_line import runner
-from dsh_codec.live import Entry, Window
+from dsh_codec.live import AttemptId, Entry, Window
 from dsh_codec.live.demo import Demo, DemoResult, TranscriptLine, transcript
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def durable(seq: int, kind: str, **data: Any) -> Entry:
 def row(seq: float, chunk: dict[str, Any], *, step: int = 1) -> Entry:
     data = {"attemptId": "s:1", "turn": 1, "step": step, "chunk": chunk}
     event = {"type": "assistant/live-chunk", "seq": seq, "time": 0, "data": data}
-    return Entry(event, "s:1")
+    return Entry(event, AttemptId("s:1"))
 
 
 def said(kind: str, text: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,10 +85,12 @@ class Session:
         self.host.append({"type": "step/end", "data": where})
 
 
-async def words(count: int) -> AsyncIterator[dict[str, Any]]:
+async def words(
+    count: int, more: str = "", pause_s: float = 0
+) -> AsyncIterator[dict[str, Any]]:
     for number in range(count):
-        yield {"type": "text-delta", "index": 0, "text": f"w{number} "}
-        await asyncio.sleep(0)
+        yield {"type": "text-delta", "index": 0, "text": f"w{number} {more}"}
+        await asyncio.sleep(pause_s)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -393,21 +396,54 @@ def test_client_that_was_too_slow_opens_anew() -> None:
     run(main())
 
 
+async def sleeper(port: int) -> asyncio.StreamWriter:
+    """Follow, and never read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    _, writer = await asyncio.open_connection(sock=sock)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # of socket transports
+    writer.write(encode_line({"token": TOKEN}))
+    request = {"address": "s", "assistantStream": True}
+    writer.write(encode_line({"id": 0, "follow": request}))
+    return writer
+
+
+def test_client_that_never_reads_is_dropped_in_time() -> None:
+    """`write_timeout_s`: a sleeper does not keep its connection for ever."""
+
+    async def main() -> None:
+        session = Session(write_timeout_s=0.05)
+        async with session.server() as server:
+            writer = await sleeper(server.port)
+            await until(lambda: session.host.follower_count == 1)
+            while session.host.follower_count:
+                event = {"type": "todo/write", "data": {"todos": ["x" * 5000]}}
+                session.host.append(event)
+                await asyncio.sleep(0)
+            await until(lambda: server.connection_count == 0)
+            writer.transport.abort()
+
+    run(main())
+
+
 async def crowd(session: Session, server: Server, idle: int, slow: int) -> None:
     """A fast follower gets everything while others idle, or follow and never read."""
-    writers = [(await connect(server.port))[1] for _ in range(idle + slow)]
-    for writer in writers[idle:]:
-        request = {"address": "s", "assistantStream": True}
-        writer.write(encode_line({"id": 0, "follow": request}))
-        writer.transport.pause_reading()  # type: ignore[attr-defined]  # of socket transports
+    writers = [(await connect(server.port))[1] for _ in range(idle)]
+    writers += [await sleeper(server.port) for _ in range(slow)]
     await until(lambda: session.host.follower_count == slow)
     client = Client("s", TOKEN, port=server.port)
     async with running(client):
         await until(lambda: client.viewer.journal.is_current)
         session.host.append({"type": "turn/start", "data": {"turn": 1}})
-        await session.run_step(1, lambda: words(1000))
+        # No faster than a client that reads can follow.
+        await session.run_step(1, lambda: words(1000, "x" * 2000, pause_s=0.001))
         await until(lambda: durable(client) == session.log.events)
         assert client.viewer.journal.generation == 1
+        # Their queues were full: the host holds nothing for them any more.
+        assert session.host.follower_count == 1
+        assert server.connection_count == idle + slow + 1
     for writer in writers:
         writer.transport.abort()
 
@@ -418,6 +454,10 @@ async def crowd(session: Session, server: Server, idle: int, slow: int) -> None:
 def test_crowd_does_not_stop_a_fast_follower(idle: int, slow: int) -> None:
     async def main() -> None:
         session = Session()
+        session.host = Host(
+            session.log, clock=lambda: next(session.times), max_queue_items=500
+        )
+        session.agent = session.host.create_agent()
         async with session.server() as server:
             await crowd(session, server, idle, slow)
 

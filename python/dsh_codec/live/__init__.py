@@ -19,7 +19,16 @@ from dsh_codec.live.baseline import Baseline
 from dsh_codec.live.client import Client, RefusedError
 from dsh_codec.live.follower import Follower
 from dsh_codec.live.framer import AgentLifecycle, Framer
-from dsh_codec.live.frames import check_baseline, check_frame
+from dsh_codec.live.frames import (
+    AgentFrame,
+    AttemptId,
+    BaselineSnapshot,
+    FollowItem,
+    Page,
+    WireFrame,
+    check_baseline,
+    check_frame,
+)
 from dsh_codec.live.host import AsyncSessionLog, Host, SessionLog
 from dsh_codec.live.journal import Journal
 from dsh_codec.live.page import cut_page
@@ -30,19 +39,24 @@ from dsh_codec.live.window import Change, Window
 from dsh_codec.live.writer_log import AsyncWriterLog, WriterLog
 
 __all__ = [
+    "AgentFrame",
     "AgentLifecycle",
     "AsyncSessionLog",
     "AsyncWriterLog",
+    "AttemptId",
     "AttemptResult",
     "Baseline",
+    "BaselineSnapshot",
     "Change",
     "Client",
     "Entry",
+    "FollowItem",
     "Follower",
     "Framer",
     "Host",
     "Journal",
     "ModelFailureError",
+    "Page",
     "Reconciler",
     "RefusedError",
     "Server",
@@ -50,6 +64,7 @@ __all__ = [
     "Step",
     "Viewer",
     "Window",
+    "WireFrame",
     "WriterLog",
     "check_baseline",
     "check_frame",

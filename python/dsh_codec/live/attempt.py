@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
 
     from dsh_codec.live.framer import AgentLifecycle, Framer
-    from dsh_codec.live.frames import EventType
+    from dsh_codec.live.frames import AttemptId, EventType
 
     Chunks: TypeAlias = Iterable[Mapping[str, Any]]
     AsyncChunks: TypeAlias = Chunks | AsyncIterable[Mapping[str, Any]]
@@ -72,7 +72,7 @@ class AttemptResult(NamedTuple):
         finish: Its finish reason.
     """
 
-    attempt_id: str
+    attempt_id: AttemptId
     event_type: EventType
     seq: int
     data: dict[str, Any]
@@ -121,7 +121,7 @@ class _Attempt:
 
     def complete(self) -> AttemptResult:
         """Settle an attempt whose stream came to its end."""
-        return self._settle(self._completed())
+        return self._settle(self._prepared(self._completed))
 
     def fail(self, error: BaseException) -> BaseException:
         """Settle an attempt whose stream failed.
@@ -130,20 +130,29 @@ class _Attempt:
             What is to be raised: the error, or what assembly or append raised because of it.
         """
         try:
-            self._settle(self._failed(error))
+            self._settle(self._prepared(lambda: self._failed(error)))
         except BaseException as failure:
             return _caused(failure, error)
         return error
 
     async def complete_async(self) -> AttemptResult:
-        return await self._settle_async(self._completed())
+        return await self._settle_async(self._prepared(self._completed))
 
     async def fail_async(self, error: BaseException) -> BaseException:
         try:
-            await self._settle_async(self._failed(error))
+            settlement = self._prepared(lambda: self._failed(error))
+            await self._settle_async(settlement)
         except BaseException as failure:
             return _caused(failure, error)
         return error
+
+    def _prepared(self, make: Callable[[], _Settlement]) -> _Settlement:
+        """Make the settlement; abandon the attempt if that fails."""
+        try:
+            return make()
+        except BaseException:
+            self._framer.abandon()
+            raise
 
     def _completed(self) -> _Settlement:
         finish = self._framer.assembler.finish()
@@ -169,30 +178,24 @@ class _Attempt:
         }
 
     def _message(self, *, interrupted: bool) -> dict[str, Any]:
-        """Assemble the message; abandon the attempt if that fails."""
+        """Assemble the message."""
         assembler = self._framer.assembler
         source = {
             "kind": "model",
             "provider": self._step.provider,
             "model": self._step.model,
         }
-        try:
-            content = (
-                assembler.interrupted_blocks() if interrupted else assembler.blocks()
-            )
-            # Spec 30 §10: the ordinary replay state, also of an interrupted message.
-            replay_state = assembler.replay_state(_ABSENT)
-            if replay_state is not _ABSENT:
-                source["replayState"] = replay_state
-            message = {
-                "id": self._step.message_id(),
-                "role": "assistant",
-                "content": content,
-                "source": source,
-            }
-        except BaseException:
-            self._framer.abandon()
-            raise
+        content = assembler.interrupted_blocks() if interrupted else assembler.blocks()
+        # Spec 30 §10: the ordinary replay state, also of an interrupted message.
+        replay_state = assembler.replay_state(_ABSENT)
+        if replay_state is not _ABSENT:
+            source["replayState"] = replay_state
+        message = {
+            "id": self._step.message_id(),
+            "role": "assistant",
+            "content": content,
+            "source": source,
+        }
         base = self._base()
         data = {"turn": base["turn"], "step": base["step"], "message": message}
         if interrupted:

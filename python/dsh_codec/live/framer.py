@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from dsh_codec._backend import kernel as default_kernel
-from dsh_codec.live.frames import is_positive
+from dsh_codec.live.frames import AttemptId, is_positive
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -84,7 +84,7 @@ class AgentLifecycle:
             message = f"turn and step have to be integers from 1, not {turn}, {step}"
             raise ValueError(message)
         self.attempts += 1
-        attempt_id = f"{self.session_id}:{self.attempts}"
+        attempt_id = AttemptId(f"{self.session_id}:{self.attempts}")
         return Framer(self, attempt_id, turn, step, self._clock, self._kernel)
 
     def send(self, frame: AgentFrame) -> None:
@@ -107,7 +107,7 @@ class Framer:
     def __init__(
         self,
         lifecycle: AgentLifecycle,
-        attempt_id: str,
+        attempt_id: AttemptId,
         turn: int,
         step: int,
         clock: Callable[[], int],

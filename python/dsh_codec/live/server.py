@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec.errors import DshCodecError, SeqGapError
@@ -34,6 +35,9 @@ _BATCH_ITEMS: Final = 256
 
 _BUFFER_BYTES: Final = 64 << 10
 """Bytes that wait in a connection before its follows have to wait, too."""
+
+_SOCKET_BYTES: Final = 128 << 10
+"""Bytes that the system is asked to hold for a client that does not read."""
 
 _MAX_FOLLOWS: Final = 16
 """Follows of one connection."""
@@ -240,6 +244,9 @@ class _Connection:
         timeout_s: float,
     ) -> None:
         writer.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+        # Left to itself a system takes megabytes from a host whose client sleeps.
+        sock: socket.socket = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         self.writer = writer
         self.encoder = encoder
         self._pulse = pulse
