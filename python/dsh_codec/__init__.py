@@ -11,6 +11,7 @@ from dsh_codec._backend import backend, kernel
 
 TYPE_CHECKING = False  # `typing` takes longer to import than the rest of this module.
 if TYPE_CHECKING:
+    from dsh_codec import live
     from dsh_codec._types import (
         AttemptColumns,
         ChunkKind,
@@ -240,6 +241,7 @@ __all__ = [
     "iter_expand",
     "join",
     "kernel",
+    "live",
     "load_updates",
     "log_filename",
     "log_path",
@@ -391,18 +393,23 @@ _HOMES = {
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
+_SUBMODULES = frozenset(("live",))
+"""Public submodules that `import dsh_codec` alone is enough for."""
+
 
 class _Package(ModuleType):
     """This package: public names are found on first use, to keep the import short."""
 
     def __getattr__(self, name: str) -> object:
         """Import a public name, or say that there is none."""
+        from importlib import import_module
+
+        if name in _SUBMODULES:
+            return import_module(f"{self.__name__}.{name}")
         home = _HOME_OF.get(name)
         if home is None:
             message = f"module {self.__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-        from importlib import import_module
-
         value = getattr(import_module(f"{self.__name__}.{home}"), name)
         self.__dict__[name] = value
         return value
