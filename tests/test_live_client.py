@@ -552,6 +552,8 @@ ROWS: list[tuple[str, list[Any], Any]] = [
     ("E3", [chunk(0), end(1)], Abandonment(AttemptId("s:1"))),
     ("E4", [message(5), end(0)], Rebaseline("E4")),
     ("E5", [end(0, 4)], None),
+    ("E5 after E8", [attempt(5), end(0, 5, "attempt"), start(2), end(0, 5, "attempt")], None),
+    ("E5 after E7", [message(5), end(0, 5), event(6, "step/end"), start(2), end(0, 5)], None),
     ("E6 missing", [end(0, 5)], Rebaseline("E6")),
     ("E6 type", [attempt(5), end(0, 5)], Rebaseline("E6")),
     ("E7", [message(5), end(0, 5)], Publish(Entry(message(5)))),
