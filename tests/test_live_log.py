@@ -38,15 +38,19 @@ FOLLOW = {"address": "s", "assistantStream": True}
 
 
 class RefusingFileSystem(OsFileSystem):
-    """Refuses one step once it is told to."""
+    """Refuses steps, each once, when it is told to."""
 
     def __init__(self) -> None:
-        self.refused: str | None = None
+        self.refused: set[str] = set()
 
     def _check(self, step: str) -> None:
-        if self.refused == step:
-            self.refused = None
+        if step in self.refused:
+            self.refused.remove(step)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def truncate(self, descriptor: int, size_bytes: int) -> None:
+        self._check("truncate")
+        super().truncate(descriptor, size_bytes)
 
     def write(self, descriptor: int, data: Buffer) -> int:
         self._check("write")
@@ -164,7 +168,7 @@ def test_refused_settlement_is_abandoned(tmp_path: Path, step: str) -> None:
         host = Host(log, clock=lambda: 5)
         begin(host.append)
         follower = host.follow(FOLLOW)
-        files.refused = step
+        files.refused = {step}
         with pytest.raises(OSError, match="No space") as caught:
             run_attempt(host.create_agent(), lambda: [text("a")], step_of(host.append))
         assert caught.value.errno == errno.ENOSPC
@@ -188,13 +192,46 @@ def test_refused_settlement_is_abandoned(tmp_path: Path, step: str) -> None:
         assert host.cursor == 2
 
 
+def test_settlement_that_could_not_be_taken_back_is_published(tmp_path: Path) -> None:
+    """The end said abandoned, and yet it is in the log: the log is the truth (G1)."""
+    files = RefusingFileSystem()
+    log = WriterLog.create(tmp_path, HEADER, files=files)
+    host = Host(log, clock=lambda: 5)
+    begin(host.append)
+    follower = host.follow(FOLLOW)
+    viewer = Viewer()
+    viewer.journal.start()
+    assert len(list(viewer.outputs())) == 1
+
+    def shown() -> list[str]:
+        while (item := follower.poll()) is not None:
+            viewer.journal.push(1, item)
+            list(viewer.outputs())
+        return [entry.event["type"] for entry in viewer.window.entries]
+
+    files.refused = {"sync", "truncate"}
+    with pytest.raises(OSError, match="No space"):
+        run_attempt(host.create_agent(), lambda: [text("a")], step_of(host.append))
+    before = ["turn/start", "step/start"]
+    assert shown() == before
+    with pytest.raises(OSError, match="open the log again"):
+        host.append({"type": "step/end", "data": WHERE})
+    log.close()
+    assert len(stored(tmp_path)) == 3
+    with WriterLog.open(log.writer.path) as again:
+        host.attach(again, first_live_seq=0)
+        assert shown() == [*before, "assistant/message"]
+        assert [e.event for e in viewer.window.entries] == stored(tmp_path)
+        assert viewer.journal.generation == 1
+
+
 def test_failed_stream_and_refused_append_name_both(tmp_path: Path) -> None:
     """Spec 40 §2.3: the append's error, with the original one attached."""
     files = RefusingFileSystem()
 
     def breaking() -> Any:
         yield text("a")
-        files.refused = "write"
+        files.refused = {"write"}
         raise ConnectionResetError
 
     with WriterLog.create(tmp_path, HEADER, files=files) as log:

@@ -283,7 +283,8 @@ class AsyncWriterLog(_Stored):
         """Open a session to continue it, see `WriterLog.open`."""
         writer = await AsyncWriter.open(source, **options)
         try:
-            return cls(writer, clock=clock)
+            # Reading a long log takes its time, which is not the event loop's.
+            return await asyncio.to_thread(cls, writer, clock=clock)
         except BaseException:
             await writer.close()
             raise
