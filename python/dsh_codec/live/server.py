@@ -279,6 +279,9 @@ class _Connection:
         await asyncio.gather(*filter(None, drains), return_exceptions=True)
 
     async def send(self, value: dict[str, Any]) -> None:
+        """Write an answer, and wait as `drain` does."""
+        if self.writer.transport.is_closing():
+            raise ConnectionResetError
         self.writer.write(encode_line(value))
         await self.drain()
 
