@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +27,6 @@ from dsh_codec.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -138,6 +138,27 @@ def test_host_goes_on_with_an_opened_log(tmp_path: Path) -> None:
         assert list(again.events)[:2] == first
         assert again.events[2]["time"] == 9
         assert list(again.events) == stored(tmp_path)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_host_goes_on_with_a_torn_log(tmp_path: Path, compression: Any) -> None:
+    """Recovered events are events; what is lost was never handed on twice."""
+    with WriterLog.create(tmp_path, HEADER, compression=compression) as log:
+        begin(log.append)
+        log.append({"type": "step/end", "data": WHERE})
+    path = log.writer.path
+    whole = Path(path).read_bytes()
+    for cut in (3, 12):
+        Path(path).write_bytes(whole[:-cut])
+        expected = stored(tmp_path)
+        with WriterLog.open(path) as again:
+            assert list(again.events) == expected
+            host, follower = opened(again)
+            seq = host.append({"type": "todo/write", "data": {"todos": []}})
+            assert seq == len(expected)
+            assert drain(follower) == [seq - 1, ("todo/write", seq)]
+        assert list(again.events) == stored(tmp_path)
+        assert dsh.check(path).is_sound
 
 
 def test_committed_event_is_detached_from_what_was_given(tmp_path: Path) -> None:

@@ -496,6 +496,18 @@ def test_item_encoder_never_confuses_values() -> None:
     assert len(encoder._texts) <= 256
 
 
+def test_item_encoder_keeps_few_long_lines() -> None:
+    encoder = ItemEncoder()
+    sizes = [10, 3 << 20, 4 << 20, 9 << 20, 10, 3 << 20, 20]
+    for number, size in enumerate(sizes):
+        item: Any = {"type": "event", "event": {"seq": number, "data": "x" * size}}
+        line = encoder.encode(0, [item])
+        assert encoder.encode(0, [item]) == line
+        kept = sum(len(text) for _, text in encoder._texts.values())
+        assert kept == encoder._cached_bytes
+        assert kept <= max(8 << 20, size + 100)
+
+
 @pytest.mark.parametrize("line", [b"", b"{}", b"[]\n", b"1\n", b"{\n"])
 def test_decode_line_refuses(line: bytes) -> None:
     with pytest.raises(JsonSyntaxError):

@@ -57,7 +57,7 @@ def live_demo(*, seed: int, speed: float, root: Path | None, as_json: bool) -> i
         kept = root or stack.enter_context(tempfile.TemporaryDirectory())
         demo = Demo(kept, seed=seed, speed=speed)
         if as_json:
-            result = asyncio.run(demo.run(lambda *_: None))
+            result = asyncio.run(demo.run(_tell_nobody))
         elif sys.stdout.isatty():
             result = asyncio.run(_on_screen(demo))
         else:
@@ -67,6 +67,10 @@ def live_demo(*, seed: int, speed: float, root: Path | None, as_json: bool) -> i
     else:
         _write_result(result, is_kept=root is not None)
     return 0 if result.has_agreed else _DISAGREED
+
+
+def _tell_nobody(number: int, change: Change | None) -> None:
+    del number, change
 
 
 def _members(result: DemoResult, *, is_kept: bool) -> dict[str, Any]:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Server"]
 
-_BATCH_ITEMS: Final = 256
-"""Items written in one go."""
+_BATCH_ITEMS: Final = 32
+"""Items written in one go, before it is seen whether the socket takes them."""
 
 _BUFFER_BYTES: Final = 64 << 10
 """Bytes that wait in a connection before its follows have to wait, too."""

@@ -44,6 +44,7 @@ MAX_ANSWER_BYTES: Final = 256 << 20
 """Bytes in a line that a client takes: a page with the largest events."""
 
 _CACHED_ITEMS: Final = 256
+_CACHED_BYTES: Final = 8 << 20
 
 
 def encode_line(value: dict[str, Any]) -> bytes:
@@ -78,13 +79,15 @@ def decode_line(line: bytes) -> dict[str, Any]:
 class ItemEncoder:
     """Encodes follow outputs; one for all followers, since these share events, frames, baselines.
 
-    Memory: the texts of the last 256 events and frames, and of the last baseline.
+    Memory: the texts of the last 256 events and frames, fewer if they have more than 8 MiB, and of
+    the last baseline.
     """
 
     def __init__(self) -> None:
         """Start without texts."""
         # By identity; the value is kept with its text, so that no identity is used twice.
         self._texts: dict[int, tuple[Any, bytes]] = {}
+        self._cached_bytes = 0
         self._baseline: tuple[Any, bytes] = (None, b"null")
 
     def encode(self, follow_id: int, items: Sequence[FollowItem]) -> bytes:
@@ -100,9 +103,15 @@ class ItemEncoder:
         if item["type"] == "snapshot":
             return self._snapshot_text(item)
         text = kernel.dump(item) + b"}\n"
-        if len(self._texts) >= _CACHED_ITEMS:
-            del self._texts[next(iter(self._texts))]
+        while self._texts and (
+            len(self._texts) >= _CACHED_ITEMS
+            or self._cached_bytes + len(text) > _CACHED_BYTES
+        ):
+            _, oldest = self._texts.pop(next(iter(self._texts)))
+            self._cached_bytes -= len(oldest)
+        # The newest stays, however long: others are about to ask for it.
         self._texts[id(item)] = (item, text)
+        self._cached_bytes += len(text)
         return text
 
     def _snapshot_text(self, item: FollowSnapshot) -> bytes:

@@ -77,10 +77,9 @@ class StoredEvents(Sequence[Any]):
             self._decoded.move_to_end(seq)
         return event
 
-    def add(self, row: bytes) -> Event:
-        """Take the row of the next event and return the event as a reader of the log has it."""
+    def add(self, row: bytes) -> None:
+        """Take the row of the next event."""
         self._rows.append(row)
-        return self._event(len(self._rows) - 1)
 
 
 class _Stored:
@@ -115,7 +114,8 @@ class _Stored:
         return {"type": event.get("type"), **place, **event}
 
     def _commit(self, event: dict[str, Any]) -> Event:
-        return self.events.add(kernel.encode_event(event))
+        self.events.add(kernel.encode_event(event))
+        return self.events[-1]
 
 
 class WriterLog(_Stored):
