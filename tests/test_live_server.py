@@ -496,6 +496,24 @@ def test_item_encoder_never_confuses_values() -> None:
     assert len(encoder._texts) <= 256
 
 
+def test_item_encoder_shares_the_lines_of_one_place() -> None:
+    encoder = ItemEncoder()
+    one: Any = {"type": "event", "event": {"seq": 1}}
+    equal: Any = {"type": "event", "event": {"seq": True}}
+    lines = encoder.encode(3, [one, one])
+    assert encoder.encode(3, [one, one]) is lines
+    assert encoder.encode(3, [one]) != lines
+    assert (
+        encoder.encode(4, [one])
+        == b'{"id":4,"item":{"type":"event","event":{"seq":1}}}\n'
+    )
+    assert encoder.encode(3, [one, one]) == lines
+    # Equal to Python, and not the same to JSON.
+    assert one == equal
+    found = encoder.encode(3, [one, equal]).splitlines()
+    assert [line.endswith(b"true}}}") for line in found] == [False, True]
+
+
 def test_item_encoder_keeps_few_long_lines() -> None:
     encoder = ItemEncoder()
     sizes = [10, 3 << 20, 4 << 20, 9 << 20, 10, 3 << 20, 20]

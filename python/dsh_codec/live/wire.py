@@ -18,6 +18,7 @@ From the host, after a right token:
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._backend import kernel
@@ -79,8 +80,8 @@ def decode_line(line: bytes) -> dict[str, Any]:
 class ItemEncoder:
     """Encodes follow outputs; one for all followers, since these share events, frames, baselines.
 
-    Memory: the texts of the last 256 events and frames, fewer if they have more than 8 MiB, and of
-    the last baseline.
+    Memory: the texts of the last 256 events and frames, fewer if they have more than 8 MiB, of the
+    last baseline, and of the last call.
     """
 
     def __init__(self) -> None:
@@ -88,12 +89,27 @@ class ItemEncoder:
         # By identity; the value is kept with its text, so that no identity is used twice.
         self._texts: dict[int, tuple[Any, bytes]] = {}
         self._cached_bytes = 0
+        self._last: tuple[int, Sequence[FollowItem], bytes] = (-1, (), b"")
         self._baseline: tuple[Any, bytes] = (None, b"null")
 
     def encode(self, follow_id: int, items: Sequence[FollowItem]) -> bytes:
-        """Return the lines of outputs of a follow, of one at least."""
+        """Return the lines of outputs of a follow, of one at least.
+
+        Args:
+            follow_id: Number of the follow.
+            items: The outputs; neither the sequence nor the outputs may change any more.
+        """
+        last_id, last_items, last_lines = self._last
+        if (
+            follow_id == last_id
+            and len(items) == len(last_items)
+            and all(map(is_, items, last_items))
+        ):
+            return last_lines  # Most followers are at the same place.
         head = b'{"id":%d,"item":' % follow_id
-        return head + head.join(map(self._text, items))
+        lines = head + head.join(map(self._text, items))
+        self._last = (follow_id, items, lines)
+        return lines
 
     def _text(self, item: FollowItem) -> bytes:
         """Return an output with what ends its line."""
