@@ -122,8 +122,6 @@ if TYPE_CHECKING:
     from dsh_codec.report import (
         Finding,
         Report,
-        Summary,
-        summarize,
     )
     from dsh_codec.row import (
         Event,
@@ -140,6 +138,10 @@ if TYPE_CHECKING:
         Assembled,
         Stream,
         assemble,
+    )
+    from dsh_codec.summary import (
+        Summary,
+        summarize,
     )
     from dsh_codec.text import (
         search,
@@ -338,14 +340,16 @@ _HOMES = {
     "report": (
         "Finding",
         "Report",
-        "Summary",
-        "summarize",
     ),
     "row": ("Event",),
     "stream": (
         "Assembled",
         "Stream",
         "assemble",
+    ),
+    "summary": (
+        "Summary",
+        "summarize",
     ),
     "text": (
         "search",

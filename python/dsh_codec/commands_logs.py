@@ -19,7 +19,7 @@ from dsh_codec.commands_output import write_json, write_line, write_table
 from dsh_codec.errors import StreamError
 from dsh_codec.find import Session, find
 from dsh_codec.log import Log, open as open_log
-from dsh_codec.report import size_text, summarize, time_text
+from dsh_codec.report import size_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -131,6 +131,8 @@ def convert(
 @json_option
 def info(log: Path, *, mode: Any, compression: Any, as_json: bool) -> int:
     """Sum up a log: header, frames, events by type, attempts, tokens, times, sizes."""
+    from dsh_codec.summary import summarize
+
     with open_log(log, mode=mode, compression=compression) as opened:
         summary = summarize(opened)
     if as_json:
