@@ -65,10 +65,7 @@ class Session:
         self.agent = self.host.create_agent()
 
     def server(self, port: int = 0) -> Server:
-        def find(address: Any) -> Host | None:
-            return self.host if address == "s" else None
-
-        return Server(find, TOKEN, port=port, **self.options)
+        return Server({"s": self.host}.get, TOKEN, port=port, **self.options)
 
     async def run_step(self, number: int, chunks: Callable[[], Any]) -> None:
         where = {"turn": 1, "step": number}
@@ -296,6 +293,8 @@ def test_refused_requests_leave_the_connection() -> None:
             requests: list[tuple[dict[str, Any], str]] = [
                 ({"follow": {"address": "other"}}, "not-found"),
                 ({"page": {"address": "other"}}, "not-found"),
+                ({"follow": {"address": ["s"]}}, "not-found"),
+                ({"page": {"address": {}}}, "not-found"),
                 ({"follow": None}, "bad-request"),
                 ({"page": []}, "bad-request"),
                 ({"page": {"address": "s"}}, "bad-request"),

@@ -91,6 +91,8 @@ def request_of(chance: random.Random) -> bytes:
     for key in ("assistantStream", "maxMessages", "turnWindow", "throughSeq"):
         if chance.random() < 0.3:
             request[key] = value_of(chance)
+    if chance.random() < 0.1:
+        request["address"] = value_of(chance)
     if chance.random() < 0.3:
         request["turnWindow"] = {"minMessages": value_of(chance), "minTurns": 1}
     kind = chance.choice(["follow", "follow", "page", "cancel", "other"])
@@ -127,7 +129,7 @@ def test_host_survives_random_lines(caplog: pytest.LogCaptureFixture) -> None:
 
     async def main() -> None:
         host = Host(MemoryLog(), clock=lambda: 5)
-        async with Server(lambda a: host if a == "s" else None, TOKEN) as server:
+        async with Server({"s": host}.get, TOKEN) as server:
             client = Client("s", TOKEN, port=server.port)
             task = asyncio.create_task(client.run())
             agent = host.create_agent()

@@ -66,7 +66,8 @@ class Server:
         """Prepare a server.
 
         Args:
-            find_host: Returns the host of an address, or None.
+            find_host: Returns the host of an address, any JSON value, or None; such as the `get`
+                of a mapping.
             token: Secret that clients have to know, not empty.
             interface: Address to listen at; loopback unless told otherwise.
             port: Port; 0 takes a free one.
@@ -185,7 +186,10 @@ class Server:
         if not is_object(request):
             message = "bad-request: a request has to be an object"
             raise ValueError(message)
-        return self._find_host(request.get("address"))
+        try:
+            return self._find_host(request.get("address"))
+        except TypeError:
+            return None  # What the `get` of a mapping says to an array.
 
     def _page(self, number: int, request: Any) -> dict[str, Any]:
         try:
