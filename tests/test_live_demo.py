@@ -219,6 +219,28 @@ def test_command_finds_a_log_in_its_place(
     assert path.read_bytes() == before
 
 
+def test_command_whose_reader_goes_away_ends_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dsh_codec.cli", "live-demo", "--speed", "0.5"]
+    process = subprocess.Popen(  # noqa: S603 - our own command line
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": SOURCE, "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        assert process.stdout.readline() == b"viewer 1\tfollows\n"
+        process.stdout.close()
+        assert process.wait(timeout=30) == 141
+        assert process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def on_terminal(*arguments: str, interrupt: bool = False) -> tuple[int, str]:
     """Run the command in a terminal; return its exit code and all that it wrote."""
     ours, theirs = os.openpty()

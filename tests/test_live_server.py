@@ -356,6 +356,27 @@ def test_client_of_unknown_session_is_refused() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("error", [OSError("full"), ValueError("odd"), KeyError("x")])
+def test_client_whose_callback_raises_is_over(error: Exception) -> None:
+    """Not taken for a broken connection."""
+
+    async def main() -> None:
+        session = Session()
+        async with session.server() as server:
+
+            def refuse(_: Any) -> None:
+                raise error
+
+            client = Client("s", TOKEN, port=server.port, on_change=refuse)
+            with pytest.raises(type(error)) as caught:
+                await client.run()
+            assert caught.value is error
+            assert client.viewer.journal.generation == 1
+            await until(lambda: server.connection_count == 0)
+
+    run(main())
+
+
 def test_client_loads_older_history() -> None:
     async def main() -> None:
         session = Session()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from dsh_codec.errors import DshCodecError
 from dsh_codec.events import is_object
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dsh_codec.live.window import Change
 
 __all__ = ["Client", "RefusedError"]
+
+_T = TypeVar("_T")
 
 _MAX_REFUSALS: Final = 3
 
@@ -38,6 +40,18 @@ class RefusedError(Exception):
         super().__init__(code, message)
         self.code = code
         self.message = message
+
+
+class _CallbackError(Exception):
+    """A callback raised: that is no failure of the connection, whatever its class is.
+
+    Attributes:
+        error: What it raised.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Client:
@@ -72,7 +86,7 @@ class Client:
             viewer: What to feed, its journal not started and disconnected; None makes a new one
                 that opts in to frames.
             follow: Further members of the follow request, such as `maxMessages`.
-            on_change: Told of every change of the window.
+            on_change: Told of every change of the window. If it raises, the client is over.
             on_report: Told why older history could not be had.
             pause: Waits between attempts to connect, given seconds.
             max_pause_s: The longest wait, in seconds; it starts at a fiftieth and doubles.
@@ -100,7 +114,14 @@ class Client:
                 token is wrong, or the host takes no more connections.
             RefusedError: The host refused the follow.
             DshCodecError: The journal is over, for the reason that the error tells.
+            Exception: What a callback raised.
         """
+        try:
+            await self._run()
+        except _CallbackError as failure:
+            raise failure.error from None
+
+    async def _run(self) -> None:
         journal = self.viewer.journal
         journal.start()
         first_pause_s = self._max_pause_s / 50
@@ -190,10 +211,9 @@ class Client:
             elif isinstance(output, ReadPage):
                 self._send(self._page_request(output))
             elif isinstance(output, Report):
-                if self._on_report is not None:
-                    self._on_report(output.error)
-            elif not isinstance(output, Fatal) and self._on_change is not None:
-                self._on_change(output)
+                _call(self._on_report, output.error)
+            elif not isinstance(output, Fatal):
+                _call(self._on_change, output)
 
     def _page_request(self, output: ReadPage) -> dict[str, Any]:
         request = {key: self._request[key] for key in self._request.keys() & _SHARED}
@@ -205,3 +225,11 @@ class Client:
     def _send(self, value: dict[str, Any]) -> None:
         if self._writer is not None:
             self._writer.write(encode_line(value))
+
+
+def _call(callback: Callable[[_T], None] | None, argument: _T) -> None:
+    if callback is not None:
+        try:
+            callback(argument)
+        except Exception as error:
+            raise _CallbackError(error) from error

@@ -180,6 +180,7 @@ class Demo:
         self._pause_s = _PAUSE_S / speed
         self._clock = clock
         self._clients: list[Client] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._live_rows = [0, 0]
 
     def window(self, number: int) -> Window:
@@ -194,6 +195,7 @@ class Demo:
 
         Raises:
             TimeoutError: The viewers do not catch up within half a minute.
+            Exception: What `on_change` raised.
             DshCodecError, OSError: The log cannot be written.
         """
         header = {"id": _SESSION, "createdAt": self._clock()}
@@ -208,13 +210,14 @@ class Demo:
             for number in range(2):
                 client = self._make_client(number, token, server.port, on_change)
                 self._clients.append(client)
-                stack.push_async_callback(_stop, asyncio.create_task(client.run()))
-            await _until(lambda: all(map(_is_current, self._clients)))
+                self._tasks.append(asyncio.create_task(client.run()))
+                stack.push_async_callback(_stop, self._tasks[-1])
+            await self._until(lambda: all(map(_is_current, self._clients)))
             for number in range(2):
                 self._tell(number, "follows", on_change)
             await self._talk(host, on_change)
             with contextlib.suppress(TimeoutError):
-                await _until(lambda: all(self._equal_to(list(log.events))))
+                await self._until(lambda: all(self._equal_to(list(log.events))))
         path = log.writer.writer.path
         with open_log(path) as stored:
             events = [event.envelope for event in stored]
@@ -253,6 +256,21 @@ class Demo:
             for client in self._clients
         )
         return first, second
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        deadline = asyncio.get_running_loop().time() + _CATCH_UP_S
+        while not condition():
+            self._require_clients()
+            if asyncio.get_running_loop().time() > deadline:
+                message = f"a viewer did not catch up within {_CATCH_UP_S:.0f} s"
+                raise TimeoutError(message)
+            await asyncio.sleep(0.005)
+
+    def _require_clients(self) -> None:
+        """Raise what ended a client: nothing but what `on_change` raised does."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
 
     # --- the script ---
 
@@ -362,11 +380,14 @@ class Demo:
                 self._clients[1].break_connection()
             if is_cut and place == 2 * third:
                 # Whatever the speed: it comes back while the attempt still runs.
-                await _until(lambda: self._clients[1].viewer.journal.generation == 2)
-                await _until(lambda: _is_current(self._clients[1]))
+                await self._until(
+                    lambda: self._clients[1].viewer.journal.generation == 2
+                )
+                await self._until(lambda: _is_current(self._clients[1]))
                 self._tell(1, "was cut off, and follows again", on_change)
             yield chunk
             await asyncio.sleep(self._pause_s)
+            self._require_clients()
 
 
 def _finish(kind: str, **members: Any) -> Chunk:
@@ -385,12 +406,3 @@ def _is_current(client: Client) -> bool:
 async def _stop(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + _CATCH_UP_S
-    while not condition():
-        if asyncio.get_running_loop().time() > deadline:
-            message = f"a viewer did not catch up within {_CATCH_UP_S:.0f} s"
-            raise TimeoutError(message)
-        await asyncio.sleep(0.005)
