@@ -318,6 +318,19 @@ def test_stored_events_are_a_sequence(tmp_path: Path) -> None:
     assert len(StoredEvents()) == 0
 
 
+def test_stored_events_keep_few_long_ones_decoded() -> None:
+    events = StoredEvents()
+    sizes = [10, 9 << 20, 6 << 20, 10, 17 << 20, 10, 9 << 20]
+    for seq, size in enumerate(sizes):
+        events.add(b'{"seq":%d,"data":"%s"}' % (seq, b"x" * size))
+    for seq in (*range(len(sizes)), 0, 4, 0, 6, 1):
+        assert events[seq]["seq"] == seq
+        kept = [len(events._rows[other]) for other in events._decoded]
+        assert events._decoded_bytes == sum(kept)
+        assert sum(kept) <= 16 << 20 or len(kept) == 1
+        assert next(reversed(events._decoded)) == seq
+
+
 # --- awaited ---
 
 

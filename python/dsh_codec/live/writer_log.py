@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncWriterLog", "StoredEvents", "WriterLog", "now_ms"]
 
 _DECODED_EVENTS: Final = 256
+_DECODED_BYTES: Final = 16 << 20
 
 
 def now_ms() -> int:
@@ -40,13 +41,15 @@ class StoredEvents(Sequence[Any]):
 
     What is returned is shared: it must not be changed.
 
-    Memory: the rows, and the 256 events that were asked for last, decoded.
+    Memory: the rows, and decoded the events that were asked for last: 256, fewer if their rows
+    have more than 16 MiB.
     """
 
     def __init__(self) -> None:
         """Start without events."""
         self._rows: list[bytes] = []
         self._decoded: OrderedDict[int, Event] = OrderedDict()
+        self._decoded_bytes = 0
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -70,12 +73,19 @@ class StoredEvents(Sequence[Any]):
                 event["sourceEventSeqs"] = kernel.decode_seqs(
                     event["sourceEventSeqs"], codec="v2", max_entries=seq
                 )
-            self._decoded[seq] = event
-            if len(self._decoded) > _DECODED_EVENTS:
-                self._decoded.popitem(last=False)
+            self._keep(seq, event)
         else:
             self._decoded.move_to_end(seq)
         return event
+
+    def _keep(self, seq: int, event: Event) -> None:
+        self._decoded[seq] = event
+        self._decoded_bytes += len(self._rows[seq])
+        while len(self._decoded) > _DECODED_EVENTS or (
+            self._decoded_bytes > _DECODED_BYTES and len(self._decoded) > 1
+        ):
+            oldest, _ = self._decoded.popitem(last=False)
+            self._decoded_bytes -= len(self._rows[oldest])
 
     def add(self, row: bytes) -> None:
         """Take the row of the next event."""
