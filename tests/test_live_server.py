@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsh_codec import check, kernel
-from dsh_codec.errors import JsonSyntaxError
+from dsh_codec.errors import JsonSyntaxError, LimitExceededError
 from dsh_codec.live import Host, Step, run_attempt_async
 from dsh_codec.live.client import Client, RefusedError
 from dsh_codec.live.server import Server
@@ -394,6 +394,42 @@ def test_client_loads_older_history() -> None:
                 assert client.load_older()
                 await until(lambda: durable(client) == session.log.events)
                 assert not client.viewer.window.has_more
+
+    run(main())
+
+
+def test_client_takes_lines_that_are_longer_than_its_buffer() -> None:
+    async def main() -> None:
+        session = Session()
+        for size in (1 << 20, (1 << 20) - 90, 5 << 20, 10):
+            event = {"type": "todo/write", "data": {"todos": ["x" * size]}}
+            session.host.append(event)
+        async with session.server() as server:
+            client = Client("s", TOKEN, port=server.port)
+            async with running(client):
+                await until(lambda: durable(client) == session.log.events)
+                for size in range((1 << 20) - 150, (1 << 20) + 50, 10):
+                    event = {"type": "todo/write", "data": {"todos": ["y" * size]}}
+                    session.host.append(event)
+                    await asyncio.sleep(0.002)
+                await until(lambda: client.viewer.journal.last == 23)
+                assert durable(client) == session.log.events
+                assert client.viewer.journal.generation == 1
+
+    run(main())
+
+
+def test_client_refuses_lines_above_its_limit() -> None:
+    async def main() -> None:
+        session = Session()
+        event = {"type": "todo/write", "data": {"todos": ["x" * 3000]}}
+        session.host.append(event)
+        async with session.server() as server:
+            client = Client("s", TOKEN, port=server.port, max_answer_bytes=2000)
+            with pytest.raises(LimitExceededError) as caught:
+                await client.run()
+            assert caught.value.limit == "max_answer_bytes"
+            assert len(client.viewer.window) == 0
 
     run(main())
 

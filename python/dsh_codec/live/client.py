@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from dsh_codec.errors import DshCodecError
+from dsh_codec.errors import DshCodecError, LimitExceededError
 from dsh_codec.events import is_object
 from dsh_codec.live.journal import Fatal, Journal, Open, ReadPage, Report, Stop
 from dsh_codec.live.viewer import Viewer
@@ -22,6 +22,9 @@ __all__ = ["Client", "RefusedError"]
 _T = TypeVar("_T")
 
 _MAX_REFUSALS: Final = 3
+
+_BUFFER_BYTES: Final = 1 << 20
+"""Bytes that wait to be taken, twice at most. More would hide from the host that a client is slow."""
 
 _SHARED: Final = frozenset(("address", "maxMessages", "turnWindow"))
 """Members that follow and page requests have in common. Spec: 40 §1.3."""
@@ -113,6 +116,7 @@ class Client:
             PermissionError: The host closed three connections in a row without a welcome: the
                 token is wrong, or the host takes no more connections.
             RefusedError: The host refused the follow.
+            LimitExceededError: An answer has more than `max_answer_bytes`.
             DshCodecError: The journal is over, for the reason that the error tells.
             Exception: What a callback raised.
         """
@@ -155,14 +159,14 @@ class Client:
     async def _run_connection(self) -> Literal["unreachable", "refused", "served"]:
         try:
             reader, self._writer = await asyncio.open_connection(
-                self._interface, self._port, limit=self._max_answer_bytes
+                self._interface, self._port, limit=_BUFFER_BYTES
             )
         except OSError:
             return "unreachable"
         outcome: Literal["refused", "served"] = "refused"
         try:
             self._writer.write(encode_line({"token": self._token}))
-            if decode_line(await reader.readline()).get("welcome") == 1:
+            if decode_line(await self._read_line(reader)).get("welcome") == 1:
                 outcome = "served"
                 self.viewer.journal.connect()
                 await self._read(reader)
@@ -177,11 +181,40 @@ class Client:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         self._apply()
         while self.viewer.journal.error is None:
-            line = await reader.readline()
+            line = await self._read_line(reader)
             if not line:
                 return
             self._take(decode_line(line))
             self._apply()
+
+    async def _read_line(self, reader: asyncio.StreamReader) -> bytes:
+        """Return the next line, however long; what is left if the connection ends in it.
+
+        Raises:
+            LimitExceededError: It has more than `max_answer_bytes`. The journal is over: the host
+                would only send it again.
+        """
+        parts: list[bytes] = []
+        size_bytes = 0
+        while True:
+            try:
+                part = await reader.readuntil(b"\n")
+            except asyncio.LimitOverrunError as error:
+                part = await reader.readexactly(error.consumed)
+            except asyncio.IncompleteReadError as error:
+                return b"".join([*parts, error.partial])
+            parts.append(part)
+            size_bytes += len(part)
+            if size_bytes > self._max_answer_bytes:
+                limit = self._max_answer_bytes
+                message = f"an answer of the host has more than {limit} bytes (max_answer_bytes)"
+                too_long = LimitExceededError(
+                    message, *(None,) * 6, "max_answer_bytes", limit
+                )
+                self.viewer.journal.fail(too_long)
+                raise too_long
+            if part.endswith(b"\n"):
+                return b"".join(parts)
 
     def _take(self, answer: dict[str, Any]) -> None:
         """Hand an answer to the journal. Odd ids are pages, even ones follows."""
