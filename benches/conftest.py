@@ -28,6 +28,7 @@ MODULES = (
     "arrays",
     "json",
     "start",
+    "report",
     "growth",
     "memory",
     "size",

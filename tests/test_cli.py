@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -317,7 +318,8 @@ def on_terminal(*command: str, **more: Any) -> tuple[int, str]:
     """Run a command whose output is a terminal; give its exit code and what appears there."""
     pty = pytest.importorskip("pty", reason="the system has no pseudo-terminals")
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, **more)  # noqa: S603 - our own command line
+    more = {"stdout": theirs} | more
+    process = subprocess.Popen(command, stderr=theirs, **more)  # noqa: S603 - our own command line
     os.close(theirs)
     shown = b""
     with (
@@ -340,6 +342,37 @@ def test_terminal_gets_colours_and_tables() -> None:
     assert code == 0
     assert "lineage" in shown  # The title of a column.
     assert str(DEMO / "v4" / "session.v4.jsonl.zstd") in shown  # Not cut off.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["check"], "checking"),
+        (["usage", "--tz", "UTC"], "reading"),
+        (["usage", "--tz", "UTC", "--csv"], "reading"),
+        (["timing", "--json"], "reading"),
+        (["search", "--fixed", "a"], "reading"),
+        (["migrate", "--dry-run"], "migrating"),
+    ],
+)
+def test_progress_is_for_whoever_looks_at_the_errors(
+    run: Any, tmp_path: Path, arguments: list[str], what: str
+) -> None:
+    """Issue, item 6: a bar on a terminal, and not a byte of it in the output."""
+    shutil.copytree(DEMO, tmp_path / "root")
+    arguments = [*arguments, str(tmp_path / "root")]
+    expected = run(*arguments)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "dsh_codec.cli", *arguments]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    with out.open("wb") as file:
+        code, shown = on_terminal(*command, stdout=file, env=environment)
+    assert code == expected.code
+    assert out.read_text("utf-8").splitlines() == expected.lines
+    assert f"{what} " in shown
+    assert "100%" in shown
+    assert what not in expected.errors
 
 
 @pytest.mark.slow

@@ -70,6 +70,9 @@ if TYPE_CHECKING:
         Superseded,
         follow,
     )
+    from dsh_codec.html_report import (
+        html_report,
+    )
     from dsh_codec.load import (
         load_updates,
     )
@@ -240,6 +243,7 @@ __all__ = [
     "expand",
     "find",
     "follow",
+    "html_report",
     "iter_expand",
     "join",
     "kernel",
@@ -369,6 +373,7 @@ _HOMES = {
         "Repacked",
         "repack",
     ),
+    "html_report": ("html_report",),
     "load": ("load_updates",),
     "replay": (
         "Recorded",

@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "timing": "commands_answers:show_timing",
     "find": "commands_answers:find_sessions",
     "search": "commands_answers:search_text",
+    "report": "commands_report:report",
     "tail": "commands_storage:tail",
     "repair": "commands_storage:repair",
     "repack": "commands_storage:repack",

@@ -23,6 +23,7 @@ from dsh_codec.commands_output import (
     write_line,
     write_table,
 )
+from dsh_codec.errors import DshCodecError
 from dsh_codec.find import Session, default_root, find
 from dsh_codec.report import size_text, time_text
 
@@ -343,7 +344,7 @@ def search_text(
         raise click.BadParameter(message, param_hint="PATTERN") from None
     with _refusals():
         hits = search(
-            _sessions(paths, compression, is_json=True),
+            _sessions(paths, compression, is_json=as_json),
             compiled,
             kinds=cast("list[PassageKind] | None", _split(kinds) or None),
             with_inherited=with_inherited,
@@ -383,6 +384,8 @@ def _refusals() -> Generator[None]:
     """Turn what refuses an argument into a message about usage."""
     try:
         yield
+    except DshCodecError:
+        raise  # Some of them are a ValueError, too.
     except (ValueError, RuntimeError) as error:
         raise click.UsageError(printable(str(error))) from None
 

@@ -203,6 +203,12 @@ class Log:
         place = self.path or f"{self.file_bytes} bytes"
         return f"Log({place!r}, generation={self.generation}, {self.compression})"
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: what the header and the file tell."""
+        from dsh_codec.html_repr import log_html
+
+        return log_html(self)
+
     def __enter__(self) -> Self:
         """Return the log."""
         return self

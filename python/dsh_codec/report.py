@@ -131,6 +131,12 @@ class Report:
     findings: tuple[Finding, ...] = ()
     error: Exception | None = field(default=None, compare=False)
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the status and what was found first."""
+        from dsh_codec.html_repr import report_html
+
+        return report_html(self)
+
     @property
     def is_sound(self) -> bool:
         """Whether nothing was refused."""

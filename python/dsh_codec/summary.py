@@ -56,6 +56,12 @@ class Summary:
     tokens: UsageTotals
     own_from: int
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the rows."""
+        from dsh_codec.html_repr import summary_html
+
+        return summary_html(self)
+
     @property
     def bytes_per_token(self) -> float | None:
         """Bytes of the file for each output token; None without tokens."""

@@ -97,6 +97,12 @@ class Usage:
         """Return the number of rows."""
         return len(self.rows)
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the rows and their totals."""
+        from dsh_codec.html_repr import usage_html
+
+        return usage_html(self)
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return the rows as flat JSON values, one member for each thing grouped by."""
         return [
