@@ -37,7 +37,7 @@ test: build
 	$(BIN)/python -m pytest -q -m "not slow and not crash and not interop"
 
 test-full: build
-	DSH_FAULT_KILLS=200 $(BIN)/python -m pytest -q -m "not interop"
+	DSH_FAULT_KILLS=200 DSH_LIVE_KILLS=40 DSH_LIVE_TABLE_RUNS=5000 $(BIN)/python -m pytest -q -m "not interop"
 
 # Every fault of the plan on both kernels; the counts go into docs/reliability.md.
 faults: build

@@ -35,6 +35,7 @@ MODULES = (
     "memory",
     "table",
     "size",
+    "live",
 )
 TABLE = pytest.StashKey[Table]()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsh_codec.errors import RowError, StreamError
-from dsh_codec.live import Change, Entry, Journal, Reconciler, Viewer, Window
+from dsh_codec.live import AttemptId, Change, Entry, Journal, Reconciler, Viewer, Window
 from dsh_codec.live.journal import (
     MAX_HELD_ITEMS,
     Append,
@@ -514,7 +514,7 @@ def test_reconciler_example(kernel: Any) -> None:
     assert reconciler.frame(end(4, 6)) == Publish(Entry(message(6)))
     assert reconciler.retained_attempt_id == "s:1"
     closing = event(7, "step/end")
-    assert reconciler.durable(closing) == Publish(Entry(closing), "s:1")
+    assert reconciler.durable(closing) == Publish(Entry(closing), AttemptId("s:1"))
     assert reconciler.retained_attempt_id is None
 
 
@@ -549,15 +549,17 @@ ROWS: list[tuple[str, list[Any], Any]] = [
     ("C3 repeated", [chunk(0), chunk(0)], Rebaseline("C3")),
     ("E1", [end(0), end(0)], None),
     ("E2", [chunk(0), end(2)], Rebaseline("E2")),
-    ("E3", [chunk(0), end(1)], Abandonment("s:1")),
+    ("E3", [chunk(0), end(1)], Abandonment(AttemptId("s:1"))),
     ("E4", [message(5), end(0)], Rebaseline("E4")),
     ("E5", [end(0, 4)], None),
+    ("E5 after E8", [attempt(5), end(0, 5, "attempt"), start(2), end(0, 5, "attempt")], None),
+    ("E5 after E7", [message(5), end(0, 5), event(6, "step/end"), start(2), end(0, 5)], None),
     ("E6 missing", [end(0, 5)], Rebaseline("E6")),
     ("E6 type", [attempt(5), end(0, 5)], Rebaseline("E6")),
     ("E7", [message(5), end(0, 5)], Publish(Entry(message(5)))),
-    ("E8 attempt", [attempt(5), end(0, 5, "attempt")], Settlement("s:1", Entry(attempt(5)))),
+    ("E8 attempt", [attempt(5), end(0, 5, "attempt")], Settlement(AttemptId("s:1"), Entry(attempt(5)))),
     ("E8 interrupted", [message(5, interrupted=True), end(0, 5)],
-     Settlement("s:1", Entry(message(5, interrupted=True)))),
+     Settlement(AttemptId("s:1"), Entry(message(5, interrupted=True)))),
 ]  # fmt: skip
 
 
@@ -632,7 +634,9 @@ def test_reconciler_published_seqs_with_gaps_are_all_known() -> None:
 
 
 def row(seq: float, name: str = "s:1") -> Entry:
-    return Entry({"type": "assistant/live-chunk", "seq": seq, "data": {}}, name)
+    return Entry(
+        {"type": "assistant/live-chunk", "seq": seq, "data": {}}, AttemptId(name)
+    )
 
 
 def window_of(*entries: Entry) -> Window:
@@ -654,10 +658,14 @@ def test_window_operations_each_publish_one_change() -> None:
     assert window.prepend(older, has_more=False) == Change(
         "prepend", 3, older, 0, None, False
     )
-    settled = window.settle("s:1", Entry(event(4)))
-    assert settled == Change("settle-assistant", 4, (Entry(event(4)),), 3, "s:1", False)
+    settled = window.settle(AttemptId("s:1"), Entry(event(4)))
+    assert settled == Change(
+        "settle-assistant", 4, (Entry(event(4)),), 3, AttemptId("s:1"), False
+    )
     assert seqs(window) == [1, 2, 3, 4]
-    assert window.settle("s:1") == Change("settle-assistant", 5, (), 0, "s:1", False)
+    assert window.settle(AttemptId("s:1")) == Change(
+        "settle-assistant", 5, (), 0, AttemptId("s:1"), False
+    )
     assert (len(window), window.revision) == (4, 5)
 
 
@@ -673,9 +681,9 @@ def test_window_settle_drops_rows_of_that_attempt_only() -> None:
     window = window_of(
         Entry(event(3)), row(3.5), Entry(event(4)), row(4.5, "s:2"), row(4.6)
     )
-    window.settle("s:1")
+    window.settle(AttemptId("s:1"))
     assert seqs(window) == [3, 4, 4.5]
-    window.settle("s:2")
+    window.settle(AttemptId("s:2"))
     assert seqs(window) == [3, 4]
 
 
@@ -693,7 +701,7 @@ def test_window_settlement_goes_before_the_first_larger_seq(
 ) -> None:
     window = window_of(Entry(event(3)), Entry(event(5)), row(5.5, "s:2"))
     window.append(Entry(event(7)))
-    change = window.settle("s:1", Entry(attempt(seq)))
+    change = window.settle(AttemptId("s:1"), Entry(attempt(seq)))
     assert seqs(window) == expected
     assert window.entries[change.index].seq == seq
 

@@ -15,6 +15,7 @@ from dsh_codec.live import (
     check_frame,
     cut_page,
 )
+from dsh_codec.live.follower import frame_item
 
 HEADER = {"version": 4, "id": "s"}
 
@@ -413,6 +414,64 @@ def test_follower_frames_before_the_opening_take_no_room() -> None:
     assert tags(drain(follower)) == [0]
 
 
+def test_follower_take_gives_what_poll_would() -> None:
+    follower = Follower(assistant_stream=True)
+    follower.open(HEADER, events(1), None)
+    for seq in (0, 1, 2):
+        follower.push_event(event(seq))
+    follower.push_frame(start(1), 2)
+    follower.push_event(event(4))
+    assert tags(follower.take(2)) == [0, 1]
+    assert tags(follower.take(9)) == [2, ("frame", 1)]
+    with pytest.raises(SeqGapError):
+        follower.take(9)
+    assert follower.closed == "gap"
+    assert follower.take(9) == []
+
+
+def test_follower_push_tells_when_the_consumer_has_to_know() -> None:
+    follower = Follower(assistant_stream=True, max_queue_items=2)
+    frame = frame_item(start(1), 0)
+    assert not follower.push(frame)  # In the baseline of the opening to come.
+    follower.open(HEADER, events(1), None)
+    assert follower.push(frame)
+    assert not follower.push(frame)
+    assert len(follower.take(3)) == 3
+    assert follower.push(frame)
+    assert not follower.push(frame)
+    assert follower.push(frame)
+    assert follower.closed == "slow-consumer"
+    assert not follower.push(frame)
+
+
+def test_host_followers_share_what_they_deliver(host: Host) -> None:
+    request = {"address": "s", "assistantStream": True}
+    one, two = host.follow(request), host.follow(request)
+    framer = host.create_agent().framer(1, 1)
+    framer.start()
+    host.append({"type": "todo/write"})
+    taken = one.take(9)[1:]
+    assert len(taken) == 2
+    for a, b in zip(taken, two.take(9)[1:], strict=True):
+        assert a is b
+
+
+def test_host_wakes_who_had_nothing(host: Host) -> None:
+    woken: list[int] = []
+    request = {"address": "s", "assistantStream": True}
+    follower = host.follow(request, wake=lambda: woken.append(1))
+    assert follower.poll() is not None
+    for _ in range(3):
+        host.append({"type": "todo/write"})
+    assert len(woken) == 1
+    assert len(follower.take(9)) == 3
+    host.append({"type": "todo/write"})
+    assert len(woken) == 2
+    host.shut_down()
+    assert len(woken) == 3
+    assert follower.closed == "shutdown"
+
+
 def test_follower_recreated_session_goes_to_the_front() -> None:
     """Spec 40 §4.1: after the opening, the events behind its cursor, in order."""
     follower = Follower()
@@ -473,7 +532,7 @@ def test_host_event_precedes_its_end(host: Host) -> None:
         lambda: host.append({"type": "assistant/attempt", "data": {}}),
     )
     assert tags(drain(follower)) == [-1, ("frame", 1), 0, ("frame", 2)]
-    assert len(wakes) == 3
+    assert len(wakes) == 1
 
 
 def test_host_disposed_agent_leaves_no_baseline(host: Host) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -406,6 +407,37 @@ def test_attempt_assembly_fails_when_cancelled_is_abandoned(agent: Agent) -> Non
         agent.run(lambda: cancelling(agent, text("a"), WIDGET))
     assert isinstance(caught.value.__cause__, CancelledByUserError)
     assert agent.outcomes == [ABANDONED]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_attempt_whose_settlement_cannot_be_made_is_abandoned(
+    agent: Agent,
+    is_async: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """G3: exactly one end, whatever raises."""
+    asked: list[int] = []
+
+    def cancelled() -> None:
+        asked.append(1)
+        if len(asked) > 2:
+            raise MemoryError
+
+    def drive(chunks: Any, step: Step) -> None:
+        if is_async:
+            asyncio.run(run_attempt_async(agent.lifecycle, chunks, step))
+        else:
+            run_attempt(agent.lifecycle, chunks, step)
+
+    step = replace(agent.step(), message_id=lambda: _raise(KeyError("no id")))
+    odd = replace(agent.step(), cancelled=cancelled)
+    for each, chunks, error in (
+        (step, lambda: iter([text("a")]), KeyError),
+        (odd, lambda: breaking(text("a")), MemoryError),
+    ):
+        with pytest.raises(error):
+            drive(chunks, each)
+    assert agent.outcomes == [ABANDONED, ABANDONED]
+    assert agent.log == []
 
 
 def test_attempt_append_fails_is_abandoned(agent: Agent) -> None:

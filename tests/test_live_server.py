@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dsh_codec import check, kernel
-from dsh_codec.errors import JsonSyntaxError
+from dsh_codec.errors import JsonSyntaxError, LimitExceededError
 from dsh_codec.live import Host, Step, run_attempt_async
 from dsh_codec.live.client import Client, RefusedError
-from dsh_codec.live.demo import run_demo
 from dsh_codec.live.server import Server
 from dsh_codec.live.wire import ItemEncoder, decode_line, encode_line
 
@@ -65,10 +65,7 @@ class Session:
         self.agent = self.host.create_agent()
 
     def server(self, port: int = 0) -> Server:
-        def find(address: Any) -> Host | None:
-            return self.host if address == "s" else None
-
-        return Server(find, TOKEN, port=port, **self.options)
+        return Server({"s": self.host}.get, TOKEN, port=port, **self.options)
 
     async def run_step(self, number: int, chunks: Callable[[], Any]) -> None:
         where = {"turn": 1, "step": number}
@@ -85,10 +82,12 @@ class Session:
         self.host.append({"type": "step/end", "data": where})
 
 
-async def words(count: int) -> AsyncIterator[dict[str, Any]]:
+async def words(
+    count: int, more: str = "", pause_s: float = 0
+) -> AsyncIterator[dict[str, Any]]:
     for number in range(count):
-        yield {"type": "text-delta", "index": 0, "text": f"w{number} "}
-        await asyncio.sleep(0)
+        yield {"type": "text-delta", "index": 0, "text": f"w{number} {more}"}
+        await asyncio.sleep(pause_s)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -294,6 +293,8 @@ def test_refused_requests_leave_the_connection() -> None:
             requests: list[tuple[dict[str, Any], str]] = [
                 ({"follow": {"address": "other"}}, "not-found"),
                 ({"page": {"address": "other"}}, "not-found"),
+                ({"follow": {"address": ["s"]}}, "not-found"),
+                ({"page": {"address": {}}}, "not-found"),
                 ({"follow": None}, "bad-request"),
                 ({"page": []}, "bad-request"),
                 ({"page": {"address": "s"}}, "bad-request"),
@@ -355,6 +356,27 @@ def test_client_of_unknown_session_is_refused() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("error", [OSError("full"), ValueError("odd"), KeyError("x")])
+def test_client_whose_callback_raises_is_over(error: Exception) -> None:
+    """Not taken for a broken connection."""
+
+    async def main() -> None:
+        session = Session()
+        async with session.server() as server:
+
+            def refuse(_: Any) -> None:
+                raise error
+
+            client = Client("s", TOKEN, port=server.port, on_change=refuse)
+            with pytest.raises(type(error)) as caught:
+                await client.run()
+            assert caught.value is error
+            assert client.viewer.journal.generation == 1
+            await until(lambda: server.connection_count == 0)
+
+    run(main())
+
+
 def test_client_loads_older_history() -> None:
     async def main() -> None:
         session = Session()
@@ -372,6 +394,42 @@ def test_client_loads_older_history() -> None:
                 assert client.load_older()
                 await until(lambda: durable(client) == session.log.events)
                 assert not client.viewer.window.has_more
+
+    run(main())
+
+
+def test_client_takes_lines_that_are_longer_than_its_buffer() -> None:
+    async def main() -> None:
+        session = Session()
+        for size in (1 << 20, (1 << 20) - 90, 5 << 20, 10):
+            event = {"type": "todo/write", "data": {"todos": ["x" * size]}}
+            session.host.append(event)
+        async with session.server() as server:
+            client = Client("s", TOKEN, port=server.port)
+            async with running(client):
+                await until(lambda: durable(client) == session.log.events)
+                for size in range((1 << 20) - 150, (1 << 20) + 50, 10):
+                    event = {"type": "todo/write", "data": {"todos": ["y" * size]}}
+                    session.host.append(event)
+                    await asyncio.sleep(0.002)
+                await until(lambda: client.viewer.journal.last == 23)
+                assert durable(client) == session.log.events
+                assert client.viewer.journal.generation == 1
+
+    run(main())
+
+
+def test_client_refuses_lines_above_its_limit() -> None:
+    async def main() -> None:
+        session = Session()
+        event = {"type": "todo/write", "data": {"todos": ["x" * 3000]}}
+        session.host.append(event)
+        async with session.server() as server:
+            client = Client("s", TOKEN, port=server.port, max_answer_bytes=2000)
+            with pytest.raises(LimitExceededError) as caught:
+                await client.run()
+            assert caught.value.limit == "max_answer_bytes"
+            assert len(client.viewer.window) == 0
 
     run(main())
 
@@ -394,21 +452,54 @@ def test_client_that_was_too_slow_opens_anew() -> None:
     run(main())
 
 
+async def sleeper(port: int) -> asyncio.StreamWriter:
+    """Follow, and never read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    _, writer = await asyncio.open_connection(sock=sock)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # of socket transports
+    writer.write(encode_line({"token": TOKEN}))
+    request = {"address": "s", "assistantStream": True}
+    writer.write(encode_line({"id": 0, "follow": request}))
+    return writer
+
+
+def test_client_that_never_reads_is_dropped_in_time() -> None:
+    """`write_timeout_s`: a sleeper does not keep its connection for ever."""
+
+    async def main() -> None:
+        session = Session(write_timeout_s=0.05)
+        async with session.server() as server:
+            writer = await sleeper(server.port)
+            await until(lambda: session.host.follower_count == 1)
+            while session.host.follower_count:
+                event = {"type": "todo/write", "data": {"todos": ["x" * 5000]}}
+                session.host.append(event)
+                await asyncio.sleep(0)
+            await until(lambda: server.connection_count == 0)
+            writer.transport.abort()
+
+    run(main())
+
+
 async def crowd(session: Session, server: Server, idle: int, slow: int) -> None:
     """A fast follower gets everything while others idle, or follow and never read."""
-    writers = [(await connect(server.port))[1] for _ in range(idle + slow)]
-    for writer in writers[idle:]:
-        request = {"address": "s", "assistantStream": True}
-        writer.write(encode_line({"id": 0, "follow": request}))
-        writer.transport.pause_reading()  # type: ignore[attr-defined]  # of socket transports
+    writers = [(await connect(server.port))[1] for _ in range(idle)]
+    writers += [await sleeper(server.port) for _ in range(slow)]
     await until(lambda: session.host.follower_count == slow)
     client = Client("s", TOKEN, port=server.port)
     async with running(client):
         await until(lambda: client.viewer.journal.is_current)
         session.host.append({"type": "turn/start", "data": {"turn": 1}})
-        await session.run_step(1, lambda: words(1000))
+        # No faster than a client that reads can follow.
+        await session.run_step(1, lambda: words(1000, "x" * 2000, pause_s=0.001))
         await until(lambda: durable(client) == session.log.events)
         assert client.viewer.journal.generation == 1
+        # Their queues were full: the host holds nothing for them any more.
+        assert session.host.follower_count == 1
+        assert server.connection_count == idle + slow + 1
     for writer in writers:
         writer.transport.abort()
 
@@ -419,29 +510,12 @@ async def crowd(session: Session, server: Server, idle: int, slow: int) -> None:
 def test_crowd_does_not_stop_a_fast_follower(idle: int, slow: int) -> None:
     async def main() -> None:
         session = Session()
+        session.host = Host(
+            session.log, clock=lambda: next(session.times), max_queue_items=500
+        )
+        session.agent = session.host.create_agent()
         async with session.server() as server:
             await crowd(session, server, idle, slow)
-
-    run(main())
-
-
-# --- demonstration ---
-
-
-def test_demo_ends_sound_and_equal() -> None:
-    async def main() -> None:
-        shown: list[tuple[int, int, str]] = []
-
-        def show(number: int, window: Any, title: str) -> None:
-            shown.append((number, len(window), title))
-
-        times = iter(range(1, 1_000_000))
-        result = await run_demo(show, clock=lambda: next(times), pause_s=0.01)
-        assert result.is_equal
-        assert result.openings == (1, 2)
-        assert check(result.log, level="full").is_sound
-        assert {number for number, _, _ in shown} == {0, 1}
-        assert max(length for number, length, _ in shown if number == 1) > 20
 
     run(main())
 
@@ -452,23 +526,60 @@ def test_demo_ends_sound_and_equal() -> None:
 def test_item_encoder_writes_what_json_would() -> None:
     encoder = ItemEncoder()
     frame = {"type": "end", "attemptId": "s:1", "revision": 2, "index": 0}
+    baseline = {"revision": 3}
     items: list[Any] = [
         {"type": "event", "event": {"type": "todo/write", "seq": 0, "data": "\n"}},
         {"type": "assistant-stream", "frame": frame},
         {"type": "snapshot", "cursor": -1, "records": []},
+        {"type": "snapshot", "cursor": 2, "assistantStream": baseline},
+        {"type": "snapshot", "assistantStream": baseline, "hasMore": False},
+        {"type": "snapshot", "cursor": 2, "assistantStream": {"revision": 4}},
     ]
-    for item in items * 2:
-        line = encoder.encode(7, item)
-        assert line.count(b"\n") == 1
-        assert json.loads(line) == {"id": 7, "item": item}
+    for _ in range(2):
+        lines = encoder.encode(7, items).splitlines(keepends=True)
+        assert [json.loads(line) for line in lines] == [
+            {"id": 7, "item": item} for item in items
+        ]
+        assert all(encoder.encode(0, [item]).count(b"\n") == 1 for item in items)
 
 
 def test_item_encoder_never_confuses_values() -> None:
     encoder = ItemEncoder()
     for number in range(1000):
-        line = encoder.encode(0, {"type": "event", "event": {"seq": number}})
+        item: Any = {"type": "event", "event": {"seq": number}}
+        line = encoder.encode(0, [item])
         assert json.loads(line)["item"]["event"] == {"seq": number}
-    assert len(encoder._lines) <= 256
+    assert len(encoder._texts) <= 256
+
+
+def test_item_encoder_shares_the_lines_of_one_place() -> None:
+    encoder = ItemEncoder()
+    one: Any = {"type": "event", "event": {"seq": 1}}
+    equal: Any = {"type": "event", "event": {"seq": True}}
+    lines = encoder.encode(3, [one, one])
+    assert encoder.encode(3, [one, one]) is lines
+    assert encoder.encode(3, [one]) != lines
+    assert (
+        encoder.encode(4, [one])
+        == b'{"id":4,"item":{"type":"event","event":{"seq":1}}}\n'
+    )
+    assert encoder.encode(3, [one, one]) == lines
+    # Equal to Python, and not the same to JSON.
+    assert one == equal
+    found = encoder.encode(3, [one, equal]).splitlines()
+    assert [line.endswith(b"true}}}") for line in found] == [False, True]
+
+
+def test_item_encoder_keeps_few_long_lines() -> None:
+    encoder = ItemEncoder()
+    sizes = [10, 3 << 20, 4 << 20, 9 << 20, 10, 3 << 20, 20]
+    for number, size in enumerate(sizes):
+        item: Any = {"type": "event", "event": {"seq": number, "data": "x" * size}}
+        line = encoder.encode(0, [item])
+        assert encoder.encode(0, [item]) == line
+        kept = sum(len(text) for _, text in encoder._texts.values())
+        assert kept == encoder._cached_bytes
+        assert kept <= max(8 << 20, size + 100)
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"[]\n", b"1\n", b"{\n"])

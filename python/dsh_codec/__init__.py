@@ -247,6 +247,7 @@ __all__ = [
     "iter_expand",
     "join",
     "kernel",
+    "live",
     "load_updates",
     "log_filename",
     "log_path",
@@ -400,7 +401,7 @@ _HOMES = {
 """Modules with the public names that are imported from them when somebody asks."""
 
 _SUBMODULES = ("live", "table")
-"""Public submodules, which are imported when somebody asks."""
+"""Public submodules that `import dsh_codec` alone is enough for."""
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -43,6 +43,7 @@ _COMMANDS: Final = {
     "join": "commands_replay:join",
     "load": "commands_replay:load",
     "replay": "commands_replay:replay",
+    "live-demo": "commands_live:live_demo",
 }
 """Name of a command: the module of this package and the object in it."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
 
     from dsh_codec.live.framer import AgentLifecycle, Framer
-    from dsh_codec.live.frames import EventType
+    from dsh_codec.live.frames import AttemptId, EventType
 
     Chunks: TypeAlias = Iterable[Mapping[str, Any]]
     AsyncChunks: TypeAlias = Chunks | AsyncIterable[Mapping[str, Any]]
@@ -72,7 +72,7 @@ class AttemptResult(NamedTuple):
         finish: Its finish reason.
     """
 
-    attempt_id: str
+    attempt_id: AttemptId
     event_type: EventType
     seq: int
     data: dict[str, Any]
@@ -87,7 +87,8 @@ class Step:
         turn, step: From 1.
         provider, model: Source of the messages.
         append: Appends an event durably and returns its seq. The event has `type`, `data` and
-            perhaps `surfaceOp`; its seq and time are the log's business.
+            perhaps `surfaceOp`; its seq and time are the log's business. For `run_attempt_async`
+            it may return an awaitable of the seq.
         message_id: Returns a new message id.
         cancelled: Returns the error to raise once the step is cancelled, else None.
     """
@@ -96,7 +97,7 @@ class Step:
     step: int
     provider: str
     model: str
-    append: Callable[[dict[str, Any]], int]
+    append: Callable[[dict[str, Any]], int | Awaitable[int]]
     message_id: Callable[[], str]
     cancelled: Callable[[], BaseException | None] = _never
 
@@ -120,11 +121,7 @@ class _Attempt:
 
     def complete(self) -> AttemptResult:
         """Settle an attempt whose stream came to its end."""
-        finish = self._framer.assembler.finish()
-        if is_object(finish) and finish.get("kind") in _FAILED:
-            return self._settle("assistant/attempt", self._base(), finish)
-        data = self._message(interrupted=False)
-        return self._settle("assistant/message", data, finish)
+        return self._settle(self._prepared(self._completed))
 
     def fail(self, error: BaseException) -> BaseException:
         """Settle an attempt whose stream failed.
@@ -132,21 +129,46 @@ class _Attempt:
         Returns:
             What is to be raised: the error, or what assembly or append raised because of it.
         """
-        assembler = self._framer.assembler
+        try:
+            self._settle(self._prepared(lambda: self._failed(error)))
+        except BaseException as failure:
+            return _caused(failure, error)
+        return error
+
+    async def complete_async(self) -> AttemptResult:
+        return await self._settle_async(self._prepared(self._completed))
+
+    async def fail_async(self, error: BaseException) -> BaseException:
+        try:
+            settlement = self._prepared(lambda: self._failed(error))
+            await self._settle_async(settlement)
+        except BaseException as failure:
+            return _caused(failure, error)
+        return error
+
+    def _prepared(self, make: Callable[[], _Settlement]) -> _Settlement:
+        """Make the settlement; abandon the attempt if that fails."""
+        try:
+            return make()
+        except BaseException:
+            self._framer.abandon()
+            raise
+
+    def _completed(self) -> _Settlement:
+        finish = self._framer.assembler.finish()
+        if is_object(finish) and finish.get("kind") in _FAILED:
+            return _Settlement("assistant/attempt", self._base(), finish)
+        data = self._message(interrupted=False)
+        return _Settlement("assistant/message", data, finish)
+
+    def _failed(self, error: BaseException) -> _Settlement:
         is_cancelled = isinstance(error, CancelledError) or (
             self._step.cancelled() is not None
         )
-        try:
-            if is_cancelled and assembler.interrupted_blocks():
-                data = self._message(interrupted=True)
-                self._settle("assistant/message", data, None)
-            else:
-                self._settle("assistant/attempt", self._base(), None)
-        except BaseException as failure:
-            if failure.__cause__ is None:
-                failure.__cause__ = error
-            return failure
-        return error
+        if is_cancelled and self._framer.assembler.interrupted_blocks():
+            data = self._message(interrupted=True)
+            return _Settlement("assistant/message", data, None)
+        return _Settlement("assistant/attempt", self._base(), None)
 
     def _base(self) -> dict[str, Any]:
         return {
@@ -156,30 +178,24 @@ class _Attempt:
         }
 
     def _message(self, *, interrupted: bool) -> dict[str, Any]:
-        """Assemble the message; abandon the attempt if that fails."""
+        """Assemble the message."""
         assembler = self._framer.assembler
         source = {
             "kind": "model",
             "provider": self._step.provider,
             "model": self._step.model,
         }
-        try:
-            content = (
-                assembler.interrupted_blocks() if interrupted else assembler.blocks()
-            )
-            # Spec 30 §10: the ordinary replay state, also of an interrupted message.
-            replay_state = assembler.replay_state(_ABSENT)
-            if replay_state is not _ABSENT:
-                source["replayState"] = replay_state
-            message = {
-                "id": self._step.message_id(),
-                "role": "assistant",
-                "content": content,
-                "source": source,
-            }
-        except BaseException:
-            self._framer.abandon()
-            raise
+        content = assembler.interrupted_blocks() if interrupted else assembler.blocks()
+        # Spec 30 §10: the ordinary replay state, also of an interrupted message.
+        replay_state = assembler.replay_state(_ABSENT)
+        if replay_state is not _ABSENT:
+            source["replayState"] = replay_state
+        message = {
+            "id": self._step.message_id(),
+            "role": "assistant",
+            "content": content,
+            "source": source,
+        }
         base = self._base()
         data = {"turn": base["turn"], "step": base["step"], "message": message}
         if interrupted:
@@ -189,20 +205,64 @@ class _Attempt:
             data["usage"] = usage
         return data | {"stream": base["stream"]}
 
-    def _settle(
-        self, event_type: EventType, data: dict[str, Any], finish: Any
-    ) -> AttemptResult:
-        event: dict[str, Any] = {"type": event_type, "data": data}
-        if event_type == "assistant/message":
-            event["surfaceOp"] = "append"
+    def _settle(self, settlement: _Settlement) -> AttemptResult:
         seqs: list[int] = []
 
         def append() -> int:
-            seqs.append(self._step.append(event))
-            return seqs[0]
+            seq = self._step.append(settlement.event())
+            if not isinstance(seq, int):
+                if inspect.iscoroutine(seq):
+                    seq.close()
+                message = "an append that is awaited needs run_attempt_async"
+                raise TypeError(message)
+            seqs.append(seq)
+            return seq
 
-        self._framer.settle(event_type, append)
-        return AttemptResult(self._framer.attempt_id, event_type, seqs[0], data, finish)
+        self._framer.settle(settlement.event_type, append)
+        return self._result(settlement, seqs[0])
+
+    async def _settle_async(self, settlement: _Settlement) -> AttemptResult:
+        try:
+            answer = self._step.append(settlement.event())
+        except BaseException:
+            self._framer.abandon()
+            raise
+        if isinstance(answer, int):
+            # No other task runs between such an append and its end.
+            self._framer.settle(settlement.event_type, lambda: answer)
+            return self._result(settlement, answer)
+        end = await self._framer.settle_async(settlement.event_type, lambda: answer)
+        return self._result(settlement, end["outcome"]["seq"])  # type: ignore[typeddict-item]  # committed
+
+    def _result(self, settlement: _Settlement, seq: int) -> AttemptResult:
+        return AttemptResult(
+            self._framer.attempt_id,
+            settlement.event_type,
+            seq,
+            settlement.data,
+            settlement.finish,
+        )
+
+
+class _Settlement(NamedTuple):
+    """What is to be appended for an attempt."""
+
+    event_type: EventType
+    data: dict[str, Any]
+    finish: Any
+
+    def event(self) -> dict[str, Any]:
+        event: dict[str, Any] = {"type": self.event_type, "data": self.data}
+        if self.event_type == "assistant/message":
+            event["surfaceOp"] = "append"
+        return event
+
+
+def _caused(failure: BaseException, error: BaseException) -> BaseException:
+    """Return a failure that names the error which led to it."""
+    if failure is not error and failure.__cause__ is None:
+        failure.__cause__ = error
+    return failure
 
 
 def run_attempt(
@@ -284,8 +344,9 @@ async def run_attempt_async(
     Args:
         lifecycle: As for `run_attempt`.
         acquire: Returns, or awaits and returns, an iterable or async iterable of chunks.
-        step: As for `run_attempt`. Its append is called without giving up control, so no other
-            task runs between a settlement and its end. Cancelling the task counts as cancelled.
+        step: As for `run_attempt`. No other task runs between an append that returns a seq and
+            the end that names it; an append that is awaited lets others run, and is waited for
+            even if the task is cancelled meanwhile. Cancelling the task counts as cancelled.
         retry: As for `run_attempt`; it may be a coroutine function.
 
     Returns:
@@ -335,8 +396,8 @@ async def _run_once_async(
                 attempt.push(chunk)
         attempt.check()
     except BaseException as error:
-        await _close_and_raise_async(stream, attempt.fail(error))
-    return attempt.complete()
+        await _close_and_raise_async(stream, await attempt.fail_async(error))
+    return await attempt.complete_async()
 
 
 async def _close_and_raise_async(stream: Any, error: BaseException) -> NoReturn:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from dsh_codec.errors import DshCodecError
+from dsh_codec.errors import DshCodecError, LimitExceededError
 from dsh_codec.events import is_object
 from dsh_codec.live.journal import Fatal, Journal, Open, ReadPage, Report, Stop
 from dsh_codec.live.viewer import Viewer
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "RefusedError"]
 
+_T = TypeVar("_T")
+
 _MAX_REFUSALS: Final = 3
+
+_BUFFER_BYTES: Final = 1 << 20
+"""Bytes that wait to be taken, twice at most. More would hide from the host that a client is slow."""
 
 _SHARED: Final = frozenset(("address", "maxMessages", "turnWindow"))
 """Members that follow and page requests have in common. Spec: 40 §1.3."""
@@ -38,6 +43,18 @@ class RefusedError(Exception):
         super().__init__(code, message)
         self.code = code
         self.message = message
+
+
+class _CallbackError(Exception):
+    """A callback raised: that is no failure of the connection, whatever its class is.
+
+    Attributes:
+        error: What it raised.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Client:
@@ -72,7 +89,7 @@ class Client:
             viewer: What to feed, its journal not started and disconnected; None makes a new one
                 that opts in to frames.
             follow: Further members of the follow request, such as `maxMessages`.
-            on_change: Told of every change of the window.
+            on_change: Told of every change of the window. If it raises, the client is over.
             on_report: Told why older history could not be had.
             pause: Waits between attempts to connect, given seconds.
             max_pause_s: The longest wait, in seconds; it starts at a fiftieth and doubles.
@@ -99,8 +116,16 @@ class Client:
             PermissionError: The host closed three connections in a row without a welcome: the
                 token is wrong, or the host takes no more connections.
             RefusedError: The host refused the follow.
+            LimitExceededError: An answer has more than `max_answer_bytes`.
             DshCodecError: The journal is over, for the reason that the error tells.
+            Exception: What a callback raised.
         """
+        try:
+            await self._run()
+        except _CallbackError as failure:
+            raise failure.error from None
+
+    async def _run(self) -> None:
         journal = self.viewer.journal
         journal.start()
         first_pause_s = self._max_pause_s / 50
@@ -134,14 +159,14 @@ class Client:
     async def _run_connection(self) -> Literal["unreachable", "refused", "served"]:
         try:
             reader, self._writer = await asyncio.open_connection(
-                self._interface, self._port, limit=self._max_answer_bytes
+                self._interface, self._port, limit=_BUFFER_BYTES
             )
         except OSError:
             return "unreachable"
         outcome: Literal["refused", "served"] = "refused"
         try:
             self._writer.write(encode_line({"token": self._token}))
-            if decode_line(await reader.readline()).get("welcome") == 1:
+            if decode_line(await self._read_line(reader)).get("welcome") == 1:
                 outcome = "served"
                 self.viewer.journal.connect()
                 await self._read(reader)
@@ -156,11 +181,40 @@ class Client:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         self._apply()
         while self.viewer.journal.error is None:
-            line = await reader.readline()
+            line = await self._read_line(reader)
             if not line:
                 return
             self._take(decode_line(line))
             self._apply()
+
+    async def _read_line(self, reader: asyncio.StreamReader) -> bytes:
+        """Return the next line, however long; what is left if the connection ends in it.
+
+        Raises:
+            LimitExceededError: It has more than `max_answer_bytes`. The journal is over: the host
+                would only send it again.
+        """
+        parts: list[bytes] = []
+        size_bytes = 0
+        while True:
+            try:
+                part = await reader.readuntil(b"\n")
+            except asyncio.LimitOverrunError as error:
+                part = await reader.readexactly(error.consumed)
+            except asyncio.IncompleteReadError as error:
+                return b"".join([*parts, error.partial])
+            parts.append(part)
+            size_bytes += len(part)
+            if size_bytes > self._max_answer_bytes:
+                limit = self._max_answer_bytes
+                message = f"an answer of the host has more than {limit} bytes (max_answer_bytes)"
+                too_long = LimitExceededError(
+                    message, *(None,) * 6, "max_answer_bytes", limit
+                )
+                self.viewer.journal.fail(too_long)
+                raise too_long
+            if part.endswith(b"\n"):
+                return b"".join(parts)
 
     def _take(self, answer: dict[str, Any]) -> None:
         """Hand an answer to the journal. Odd ids are pages, even ones follows."""
@@ -190,10 +244,9 @@ class Client:
             elif isinstance(output, ReadPage):
                 self._send(self._page_request(output))
             elif isinstance(output, Report):
-                if self._on_report is not None:
-                    self._on_report(output.error)
-            elif not isinstance(output, Fatal) and self._on_change is not None:
-                self._on_change(output)
+                _call(self._on_report, output.error)
+            elif not isinstance(output, Fatal):
+                _call(self._on_change, output)
 
     def _page_request(self, output: ReadPage) -> dict[str, Any]:
         request = {key: self._request[key] for key in self._request.keys() & _SHARED}
@@ -205,3 +258,11 @@ class Client:
     def _send(self, value: dict[str, Any]) -> None:
         if self._writer is not None:
             self._writer.write(encode_line(value))
+
+
+def _call(callback: Callable[[_T], None] | None, argument: _T) -> None:
+    if callback is not None:
+        try:
+            callback(argument)
+        except Exception as error:
+            raise _CallbackError(error) from error

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from dsh_codec.errors import SeqGapError
 from dsh_codec.live.page import MAX_MESSAGES, cut_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from dsh_codec.live.frames import (
         AgentFrame,
         BaselineSnapshot,
         Event,
+        EventItem,
         FollowItem,
         FollowSnapshot,
+        FrameItem,
         Projections,
-        WireFrame,
     )
 
-__all__ = ["MAX_QUEUE_ITEMS", "CloseReason", "Follower"]
+__all__ = ["MAX_QUEUE_ITEMS", "CloseReason", "Follower", "frame_item"]
 
 MAX_QUEUE_ITEMS: Final = 4096
 """Items that wait for a consumer before its follow is closed as too slow."""
@@ -30,12 +31,22 @@ CloseReason: TypeAlias = Literal["cancelled", "shutdown", "slow-consumer", "gap"
 """Why a follow ended. After `slow-consumer` the client opens anew and loses nothing."""
 
 
-class _Event(NamedTuple):
-    event: Event
+def frame_item(frame: AgentFrame, durable_cursor: int) -> FrameItem:
+    """Return what every follower delivers for a frame.
 
+    Args:
+        frame: The frame.
+        durable_cursor: Last committed seq now, -1 if there is none.
 
-class _Frame(NamedTuple):
-    frame: WireFrame
+    Note:
+        A start frame gets it as `startedAfterSeq`. Spec: 40 §4.1.
+    """
+    if frame["type"] == "start":
+        return {
+            "type": "assistant-stream",
+            "frame": {**frame, "startedAfterSeq": durable_cursor},
+        }
+    return {"type": "assistant-stream", "frame": frame}
 
 
 class Follower:
@@ -64,10 +75,9 @@ class Follower:
         """
         self._assistant_stream = assistant_stream
         self._max_queue_items = max_queue_items
-        self._queue: deque[_Event | _Frame] = deque()
+        self._queue: deque[EventItem | FrameItem] = deque()
         self._is_open = False
         self._snapshot: FollowSnapshot | None = None
-        self._cursor = -1
         self._next_seq = 0
         self._closed: CloseReason | None = None
 
@@ -94,8 +104,7 @@ class Follower:
 
     def push_event(self, event: Event) -> None:
         """Take a committed event of the session."""
-        if self._has_room():
-            self._queue.append(_Event(event))
+        self.push({"type": "event", "event": event})
 
     def push_frame(self, frame: AgentFrame, durable_cursor: int) -> None:
         """Take a frame of the session's agent, after the accumulator has.
@@ -104,38 +113,50 @@ class Follower:
             frame: The frame.
             durable_cursor: Last committed seq now, -1 if there is none.
         """
+        self.push(frame_item(frame, durable_cursor))
+
+    def push(self, item: EventItem | FrameItem) -> bool:
+        """Take what all followers of the session get; the item is shared, not copied.
+
+        Returns:
+            Whether the consumer has to be told: the queue was empty, or the follow has just
+            closed.
+        """
         # Spec 40 §4.2 cuts by order of arrival: what arrives before the opening is in the baseline,
         # or made obsolete by it. Such frames are not queued, so no ordinal has to be kept.
-        if self._assistant_stream and self._is_open and self._has_room():
-            delivered: WireFrame
-            if frame["type"] == "start":
-                delivered = {**frame, "startedAfterSeq": durable_cursor}
-            else:
-                delivered = frame
-            self._queue.append(_Frame(delivered))
+        if item["type"] == "assistant-stream" and not (
+            self._assistant_stream and self._is_open
+        ):
+            return False
+        queue = self._queue
+        if len(queue) >= self._max_queue_items:
+            self.close("slow-consumer")
+            return True
+        if self._closed is not None:
+            return False
+        queue.append(item)
+        return len(queue) == 1
 
-    def push_recreated(self, events: Iterable[Event], first_live_seq: int) -> None:
+    def push_recreated(self, events: Sequence[Event], first_live_seq: int) -> None:
         """Take the events of a session object that was (re)created under the followed id.
 
         Args:
-            events: All its events, in order.
+            events: All its events, from seq 0.
             first_live_seq: First event that is no constructor seed; it counts before the opening.
 
         Note:
             They go to the front, since they were committed before what waits. Spec: 40 §4.1.
         """
-        first = self._cursor + 1 if self._is_open else first_live_seq
-        fresh = [event for event in events if event["seq"] >= first]
-        if self._has_room(len(fresh)):
-            self._queue.extendleft(_Event(event) for event in reversed(fresh))
-
-    def _has_room(self, count: int = 1) -> bool:
+        # What was delivered since the opening would be dropped as a duplicate.
+        first = self._next_seq if self._is_open else first_live_seq
+        count = max(len(events) - first, 0)
         if self._closed is not None:
-            return False
+            return
         if len(self._queue) + count > self._max_queue_items:
             self.close("slow-consumer")
-            return False
-        return True
+            return
+        for event in reversed(events[first:]):
+            self._queue.appendleft({"type": "event", "event": event})
 
     # --- opening cut (40 §4.2) ---
 
@@ -181,7 +202,6 @@ class Follower:
         if self._assistant_stream:
             snapshot["assistantStream"] = baseline or {"revision": 0}
         self._snapshot = snapshot
-        self._cursor = cursor
         self._next_seq = cursor + 1
         self._is_open = True
 
@@ -200,25 +220,44 @@ class Follower:
         Note:
             Constant time for each item queued.
         """
+        items = self.take(1)
+        return items[0] if items else None
+
+    def take(self, max_items: int) -> list[FollowItem]:
+        """Return what `poll` would return if it was called so often.
+
+        Args:
+            max_items: Outputs at most, from 1.
+
+        Raises:
+            SeqGapError: As for `poll`; outputs before the gap are returned first.
+        """
+        items: list[FollowItem] = []
         if self._closed is not None or not self._is_open:
-            return None
+            return items
         if self._snapshot is not None:
-            snapshot, self._snapshot = self._snapshot, None
-            return snapshot
-        while self._queue:
-            item = self._queue.popleft()
-            if isinstance(item, _Frame):
-                return {"type": "assistant-stream", "frame": item.frame}
-            seq = item.event["seq"]
-            if seq == self._next_seq:
+            items.append(self._snapshot)
+            self._snapshot = None
+        queue = self._queue
+        while queue and len(items) < max_items:
+            item = queue[0]
+            if item["type"] == "event":
+                seq = item["event"]["seq"]
+                if seq > self._next_seq:
+                    if items:
+                        break
+                    self.close("gap")
+                    message = "a follow skipped an event; open it anew"
+                    place = (None, None, None, seq, None, "40 §4.3")
+                    raise SeqGapError(message, *place, self._next_seq, seq)
+                queue.popleft()
+                if seq < self._next_seq:
+                    continue
                 self._next_seq += 1
-                return {"type": "event", "event": item.event}
-            if seq > self._next_seq:
-                self.close("gap")
-                message = "a follow skipped an event; open it anew"
-                place = (None, None, None, seq, None, "40 §4.3")
-                raise SeqGapError(message, *place, self._next_seq, seq)
-        return None
+            else:
+                queue.popleft()
+            items.append(item)
+        return items
 
     def close(self, reason: CloseReason = "cancelled") -> None:
         """End the follow and drop what waits. The first reason stays."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from dsh_codec._backend import kernel as default_kernel
-from dsh_codec.live.frames import is_positive
+from dsh_codec.live.frames import AttemptId, is_positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from dsh_codec._kernel import Assembler
     from dsh_codec.live.frames import (
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentLifecycle", "Framer", "FramerState"]
 
-FramerState: TypeAlias = Literal["idle", "open", "ended", "dead"]
+FramerState: TypeAlias = Literal["idle", "open", "settling", "ended", "dead"]
+"""The states of 40 §2.4, and `settling` while a settlement is awaited."""
 
 _DELTAS: Final = frozenset(("text-delta", "reasoning-delta", "tool-call-delta"))
 """Chunks that packing checks more strictly than assembly does. Spec: 20 §3."""
@@ -82,7 +84,7 @@ class AgentLifecycle:
             message = f"turn and step have to be integers from 1, not {turn}, {step}"
             raise ValueError(message)
         self.attempts += 1
-        attempt_id = f"{self.session_id}:{self.attempts}"
+        attempt_id = AttemptId(f"{self.session_id}:{self.attempts}")
         return Framer(self, attempt_id, turn, step, self._clock, self._kernel)
 
     def send(self, frame: AgentFrame) -> None:
@@ -105,7 +107,7 @@ class Framer:
     def __init__(
         self,
         lifecycle: AgentLifecycle,
-        attempt_id: str,
+        attempt_id: AttemptId,
         turn: int,
         step: int,
         clock: Callable[[], int],
@@ -187,7 +189,8 @@ class Framer:
         Note:
             Spec: 40 §2.2.
         """
-        self._require("open")
+        if self._state != "open":
+            self._require("open")
         time = self._clock()
         kind = chunk.get("type") if isinstance(chunk, dict) else None
         if type(kind) is not str or kind not in _DELTAS:
@@ -227,6 +230,42 @@ class Framer:
             raise
         return self._end({"kind": "committed", "eventType": event_type, "seq": seq})
 
+    async def settle_async(
+        self, event_type: EventType, append: Callable[[], Awaitable[int]]
+    ) -> EndFrame:
+        """Do what `settle` does, with an append that is awaited.
+
+        Args:
+            event_type: Type of the settlement.
+            append: Appends it durably and returns its seq.
+
+        Raises:
+            BaseException: What `append` raised, after an abandoned end was emitted.
+            CancelledError: The task was cancelled meanwhile. The append was waited for all the
+                same, and the end that it led to was emitted.
+            RuntimeError: The framer is not open. It takes nothing while the append is awaited.
+        """
+        self._require("open")
+        self._state = "settling"
+        appending = asyncio.ensure_future(append())
+        cancellation: asyncio.CancelledError | None = None
+        while not appending.done():
+            try:
+                await asyncio.wait([appending])
+            except asyncio.CancelledError as error:
+                # What is on its way to the disk cannot be called back: see what comes of it.
+                cancellation = error
+        self._state = "open"
+        try:
+            seq = appending.result()
+        except BaseException:
+            self.abandon()
+            raise
+        end = self._end({"kind": "committed", "eventType": event_type, "seq": seq})
+        if cancellation is not None:
+            raise cancellation
+        return end
+
     def abandon(self) -> EndFrame:
         """Emit an abandoned end: no durable event belongs to the attempt.
 
@@ -252,6 +291,11 @@ class Framer:
 def _copy(chunk: Mapping[str, Any]) -> dict[str, Any]:
     """Return a deep copy of a chunk that packing has accepted, so it is finite JSON."""
     copied = dict(chunk)
+    for item in copied.values():
+        if type(item) not in _SCALARS:
+            break
+    else:
+        return copied  # Every delta.
     pending: list[Any] = [copied]
     while pending:
         container = pending.pop()

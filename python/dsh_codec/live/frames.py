@@ -7,11 +7,12 @@ elsewhere goes through `check_frame` and `check_baseline` first.
 from __future__ import annotations
 
 from typing import (
-    TYPE_CHECKING,
     Any,
     Final,
     Literal,
+    NewType,
     NoReturn,
+    NotRequired,
     TypeAlias,
     TypedDict,
     TypeGuard,
@@ -21,13 +22,11 @@ from dsh_codec.errors import StreamError
 from dsh_codec.events import is_array, is_filled, is_object
 from dsh_codec.values import is_count, is_safe_integer, is_sint
 
-if TYPE_CHECKING:
-    from typing import NotRequired
-
 __all__ = [
     "AbandonedOutcome",
     "ActiveAttempt",
     "AgentFrame",
+    "AttemptId",
     "BaselineSnapshot",
     "ChunkFrame",
     "CommittedOutcome",
@@ -56,6 +55,10 @@ Event: TypeAlias = dict[str, Any]
 """A durable event, `sourceEventSeqs` expanded. Spec: 30 §1."""
 
 EventType: TypeAlias = Literal["assistant/message", "assistant/attempt"]
+
+AttemptId = NewType("AttemptId", str)
+"""Id of an attempt: opaque, unique within one agent lifecycle, of no meaning after a restart. No
+session id, no request id. Spec: 40 §1.1."""
 
 SETTLEMENTS: Final = frozenset(("assistant/message", "assistant/attempt"))
 """Types of the events that settle an attempt. Spec: 40 §1.1."""
@@ -92,7 +95,7 @@ class StartFrame(TypedDict):
     """
 
     type: Literal["start"]
-    attemptId: str
+    attemptId: AttemptId
     revision: int
     turn: int
     step: int
@@ -118,7 +121,7 @@ class ChunkFrame(TypedDict):
     """
 
     type: Literal["chunk"]
-    attemptId: str
+    attemptId: AttemptId
     revision: int
     index: int
     time: int
@@ -133,7 +136,7 @@ class EndFrame(TypedDict):
     """
 
     type: Literal["end"]
-    attemptId: str
+    attemptId: AttemptId
     revision: int
     index: int
     outcome: Outcome
@@ -155,7 +158,7 @@ class ActiveAttempt(TypedDict):
         stream: Records of exactly these chunks (20 §2).
     """
 
-    attemptId: str
+    attemptId: AttemptId
     startedAfterSeq: int
     turn: int
     step: int

@@ -6,24 +6,25 @@ followers in the order in which they happen.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dsh_codec.events import is_object
 from dsh_codec.live.baseline import Baseline
-from dsh_codec.live.follower import MAX_QUEUE_ITEMS, Follower
+from dsh_codec.live.follower import MAX_QUEUE_ITEMS, Follower, frame_item
 from dsh_codec.live.framer import AgentLifecycle
 from dsh_codec.live.page import MAX_MESSAGES, check_bounds, cut_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from dsh_codec.live.frames import AgentFrame, Event, Page
+    from dsh_codec.live.frames import AgentFrame, Event, EventItem, FrameItem, Page
 
-__all__ = ["Host", "SessionLog"]
+__all__ = ["AnyLog", "AsyncSessionLog", "Host", "SessionLog"]
 
 
-class SessionLog(Protocol):
-    """What a host needs of a log."""
+class AnyLog(Protocol):
+    """What a host reads of a log."""
 
     @property
     def header(self) -> dict[str, Any]:
@@ -34,6 +35,10 @@ class SessionLog(Protocol):
     def events(self) -> Sequence[Event]:
         """Committed events from seq 0, `sourceEventSeqs` expanded."""
         ...
+
+
+class SessionLog(AnyLog, Protocol):
+    """A log that is appended to at once, such as `WriterLog`."""
 
     def append(self, event: dict[str, Any], /) -> Event:
         """Append an event durably.
@@ -47,6 +52,14 @@ class SessionLog(Protocol):
         ...
 
 
+class AsyncSessionLog(AnyLog, Protocol):
+    """A log whose appends are awaited, such as `AsyncWriterLog`."""
+
+    async def append(self, event: dict[str, Any], /) -> Event:
+        """Append an event durably, after those of earlier calls. As for `SessionLog.append`."""
+        ...
+
+
 class Host:
     """Binds a log, the agent that writes to it, and any number of followers.
 
@@ -56,7 +69,7 @@ class Host:
 
     def __init__(
         self,
-        log: SessionLog,
+        log: SessionLog | AsyncSessionLog,
         *,
         clock: Callable[[], int],
         kernel: Any = None,
@@ -65,7 +78,7 @@ class Host:
         """Attach to a log.
 
         Args:
-            log: The log.
+            log: The log. With an `AsyncSessionLog` use `append_async`.
             clock: Returns milliseconds since the Unix epoch.
             kernel: Kernel for framers and accumulator; None takes the one in use.
             max_queue_items: Items that may wait for one follower.
@@ -103,11 +116,63 @@ class Host:
             OSError, DshCodecError: What the log raised; nothing was handed on then.
         """
         committed = self._log.append(event)
-        for follower, wake in tuple(self._followers.items()):
-            follower.push_event(committed)
-            self._woken(follower, wake)
+        if not isinstance(committed, dict):
+            committed.close()
+            message = "the appends of this log are awaited: use append_async"
+            raise TypeError(message)
+        return self._hand_on(committed)
+
+    async def append_async(self, event: dict[str, Any]) -> int:
+        """Append an event durably and hand it to the followers.
+
+        Args:
+            event: As for `SessionLog.append`.
+
+        Returns:
+            Its seq.
+
+        Raises:
+            OSError, DshCodecError: What the log raised; nothing was handed on then.
+
+        Note:
+            A caller that is cancelled meanwhile does not stop the append: what reaches the log
+            reaches the followers.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._append_awaited(event)))
+
+    async def _append_awaited(self, event: dict[str, Any]) -> int:
+        committed = self._log.append(event)
+        return self._hand_on(
+            committed if isinstance(committed, dict) else await committed
+        )
+
+    def _hand_on(self, committed: Event) -> int:
+        self._push({"type": "event", "event": committed})
         seq: int = committed["seq"]
         return seq
+
+    def attach(self, log: SessionLog | AsyncSessionLog, *, first_live_seq: int) -> None:
+        """Go on with another log object of the same session, such as one that was opened anew.
+
+        The agent of the old one is disposed. Followers get what they have not seen of its events,
+        and stay.
+
+        Args:
+            log: The log; it holds at least the events that were committed before.
+            first_live_seq: First event that is no seed of the log's creation; a follower that is
+                not open yet gets the events from there on. Spec: 40 §4.1.
+
+        Raises:
+            ValueError: It is the log of another session, or lacks events.
+        """
+        if log.header["id"] != self._log.header["id"] or len(log.events) <= self.cursor:
+            message = "the log is of another session, or lacks events of the one before"
+            raise ValueError(message)
+        self.dispose_agent()
+        self._log = log
+        for follower, wake in tuple(self._followers.items()):
+            follower.push_recreated(log.events, first_live_seq)
+            self._woken(follower, wake)
 
     def create_agent(self) -> AgentLifecycle:
         """Return the counters of a new agent, whose frames come here.
@@ -136,10 +201,21 @@ class Host:
         if self._baseline is None:
             self._baseline = Baseline(kernel=self._kernel)
         # The accumulator sees a frame before the followers do. Spec 40 §4.1.
-        self._baseline.accept(frame, self.cursor)
-        for follower, wake in tuple(self._followers.items()):
-            follower.push_frame(frame, self.cursor)
-            self._woken(follower, wake)
+        cursor = self.cursor
+        self._baseline.accept(frame, cursor)
+        self._push(frame_item(frame, cursor))
+
+    def _push(self, item: EventItem | FrameItem) -> None:
+        """Give one item to all followers, which share it."""
+        closed: list[Follower] = []
+        for follower, wake in self._followers.items():
+            if follower.push(item):
+                if follower.closed is not None:
+                    closed.append(follower)
+                if wake is not None:
+                    wake()
+        for follower in closed:
+            self._followers.pop(follower, None)
 
     def _woken(self, follower: Follower, wake: Callable[[], None] | None) -> None:
         if follower.closed is not None:
@@ -159,7 +235,9 @@ class Host:
 
         Args:
             request: Follow request (40 §1.3); its address has been resolved to this session.
-            wake: Called after something was pushed; it must not call back into the host.
+            wake: Called when something is pushed to a follower that had nothing to deliver, and
+                when the follow is closed by the host: poll until None then. It must not call
+                back into the host.
 
         Returns:
             The follower, with its snapshot to be polled first.
@@ -182,6 +260,13 @@ class Host:
         wake: Callable[[], None] | None = None,
     ) -> Follower:
         """Subscribe a follower without opening it: for a log that is still being read.
+
+        Args:
+            request: As for `follow`.
+            wake: As for `follow`. `open` does not call it.
+
+        Returns:
+            The follower.
 
         Raises:
             ValueError: A bad request.

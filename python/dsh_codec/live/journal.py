@@ -510,6 +510,8 @@ class Journal:
         events = page.events
         if not events or events[-1]["seq"] != repair.target:
             _refuse(f"the page has to end at seq {repair.target}", "40 §5.3")
+        # Choice: a second page may begin behind the entry that told of the gap. What lies before a
+        # page is history that can be asked for, and no gap.
         tail = [repair.queued[s] for s in sorted(repair.queued) if s > repair.target]
         joined = (*events, *tail)
         if not _is_contiguous(joined):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dsh_codec.live.frames import (
+        AttemptId,
         BaselineSnapshot,
         ChunkFrame,
         EndFrame,
@@ -45,7 +46,7 @@ class Entry(NamedTuple):
     """
 
     event: Event
-    attempt_id: str | None = None
+    attempt_id: AttemptId | None = None
 
     @property
     def seq(self) -> int | float:
@@ -80,7 +81,7 @@ class Publish:
     """
 
     entry: Entry
-    retired_id: str | None = None
+    retired_id: AttemptId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Settlement:
         entry: Its settlement.
     """
 
-    attempt_id: str
+    attempt_id: AttemptId
     entry: Entry
 
 
@@ -104,7 +105,7 @@ class Abandonment:
         attempt_id: The attempt.
     """
 
-    attempt_id: str
+    attempt_id: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ Decision: TypeAlias = Transient | Publish | Settlement | Abandonment | Rebaselin
 
 @dataclass(slots=True)
 class _Active:
-    attempt_id: str
+    attempt_id: AttemptId
     started_after_seq: int
     turn: int
     step: int
@@ -131,7 +132,7 @@ class _Active:
 
 
 class _Retained(NamedTuple):
-    attempt_id: str
+    attempt_id: AttemptId
     turn: int
     step: int
 
@@ -199,12 +200,12 @@ class Reconciler:
         return self._cursor
 
     @property
-    def active_attempt_id(self) -> str | None:
+    def active_attempt_id(self) -> AttemptId | None:
         """Id of the attempt whose chunks are being shown, or None."""
         return None if self._active is None else self._active.attempt_id
 
     @property
-    def retained_attempt_id(self) -> str | None:
+    def retained_attempt_id(self) -> AttemptId | None:
         """Id of the settled attempt whose rows stay until its step ends, or None."""
         return None if self._retained is None else self._retained.attempt_id
 

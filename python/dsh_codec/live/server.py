@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec.errors import DshCodecError, SeqGapError
@@ -21,17 +22,22 @@ from dsh_codec.live.wire import (
 from dsh_codec.values import is_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
-    from dsh_codec.live.follower import Follower
     from dsh_codec.live.host import Host
 
 __all__ = ["Server"]
 
-_BATCH_ITEMS: Final = 64
-"""Items written in one go, before other connections get their turn."""
+_BATCH_ITEMS: Final = 32
+"""Items written in one go, before it is seen whether the socket takes them."""
+
+_BUFFER_BYTES: Final = 64 << 10
+"""Bytes that wait in a connection before its follows have to wait, too."""
+
+_SOCKET_BYTES: Final = 128 << 10
+"""Bytes that the system is asked to hold for a client that does not read."""
 
 _MAX_FOLLOWS: Final = 16
 """Follows of one connection."""
@@ -60,7 +66,8 @@ class Server:
         """Prepare a server.
 
         Args:
-            find_host: Returns the host of an address, or None.
+            find_host: Returns the host of an address, any JSON value, or None; such as the `get`
+                of a mapping.
             token: Secret that clients have to know, not empty.
             interface: Address to listen at; loopback unless told otherwise.
             port: Port; 0 takes a free one.
@@ -179,7 +186,10 @@ class Server:
         if not is_object(request):
             message = "bad-request: a request has to be an object"
             raise ValueError(message)
-        return self._find_host(request.get("address"))
+        try:
+            return self._find_host(request.get("address"))
+        except TypeError:
+            return None  # What the `get` of a mapping says to an array.
 
     def _page(self, number: int, request: Any) -> dict[str, Any]:
         try:
@@ -210,25 +220,25 @@ def _refusal(number: int, code: str, message: str) -> dict[str, Any]:
 
 
 class _Pulse:
-    """Wakes all followers that something was pushed to, together."""
+    """Lets all deliveries that have something go on together."""
 
     def __init__(self, gather_s: float) -> None:
         self._gather_s = gather_s
-        self._waiting: set[asyncio.Event] = set()
+        self._waiting: list[_Delivery] = []
 
-    def wake(self, pushed: asyncio.Event) -> None:
+    def wake(self, delivery: _Delivery) -> None:
         if not self._waiting:
             asyncio.get_running_loop().call_later(self._gather_s, self._fire)
-        self._waiting.add(pushed)
+        self._waiting.append(delivery)
 
     def _fire(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for pushed in waiting:
-            pushed.set()
+        waiting, self._waiting = self._waiting, []
+        for delivery in waiting:
+            delivery.flush()
 
 
 class _Connection:
-    """Writer of one connection, with a task for each of its follows."""
+    """Writer of one connection, with its follows."""
 
     def __init__(
         self,
@@ -237,11 +247,15 @@ class _Connection:
         pulse: _Pulse,
         timeout_s: float,
     ) -> None:
-        self._writer = writer
-        self._encoder = encoder
+        writer.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+        # Left to itself a system takes megabytes from a host whose client sleeps.
+        sock: socket.socket = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+        self.writer = writer
+        self.encoder = encoder
         self._pulse = pulse
         self._timeout_s = timeout_s
-        self._follows: dict[int, asyncio.Task[None]] = {}
+        self._follows: dict[int, _Delivery] = {}
 
     def has_room(self, number: int) -> bool:
         return number not in self._follows and len(self._follows) < _MAX_FOLLOWS
@@ -252,63 +266,103 @@ class _Connection:
         Raises:
             ValueError: A bad request.
         """
-        pushed = asyncio.Event()
-        follower = host.follow(request, wake=lambda: self._pulse.wake(pushed))
-        self._start(number, self._deliver(number, host, follower, pushed))
-
-    def _start(self, number: int, delivery: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(delivery)
-        self._follows[number] = task
-        task.add_done_callback(lambda _: self._follows.pop(number, None))
+        delivery = _Delivery(self, number, host, request, self._pulse)
+        self._follows[number] = delivery
+        delivery.flush()
 
     def cancel(self, number: int) -> None:
-        task = self._follows.get(number)
-        if task is not None:
-            task.cancel()
+        delivery = self._follows.pop(number, None)
+        if delivery is not None:
+            delivery.stop()
 
     async def close(self) -> None:
         # Not a graceful close: that would wait for a client that does not read.
-        self._writer.transport.abort()
-        tasks = tuple(self._follows.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self.writer.transport.abort()
+        drains = [delivery.stop() for delivery in self._follows.values()]
+        self._follows.clear()
+        await asyncio.gather(*filter(None, drains), return_exceptions=True)
 
     async def send(self, value: dict[str, Any]) -> None:
-        await self._write(encode_line(value))
+        """Write an answer, and wait as `drain` does."""
+        if self.writer.transport.is_closing():
+            raise ConnectionResetError
+        self.writer.write(encode_line(value))
+        await self.drain()
 
-    async def _write(self, data: bytes) -> None:
-        self._writer.write(data)
-        if self._writer.transport.get_write_buffer_size():
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was written.
+
+        Raises:
+            TimeoutError: It does not.
+            OSError: The connection is gone.
+        """
+        if self.is_full:
             async with asyncio.timeout(self._timeout_s):
-                await self._writer.drain()
+                await self.writer.drain()
 
-    async def _deliver(
-        self, number: int, host: Host, follower: Follower, pushed: asyncio.Event
+    @property
+    def is_full(self) -> bool:
+        """Whether the socket does not take what was written."""
+        return self.writer.transport.get_write_buffer_size() > _BUFFER_BYTES
+
+
+class _Delivery:
+    """One follow of a connection: moves what its follower has into the socket's buffer.
+
+    A task is needed only while the client is slow.
+    """
+
+    __slots__ = ("_connection", "_drain", "_follower", "_host", "_number")
+
+    def __init__(
+        self,
+        connection: _Connection,
+        number: int,
+        host: Host,
+        request: dict[str, Any],
+        pulse: _Pulse,
     ) -> None:
-        try:
-            while follower.closed is None:
-                pushed.clear()
-                while lines := self._take(number, follower):
-                    await self._write(b"".join(lines))
-                    if len(lines) == _BATCH_ITEMS:
-                        await asyncio.sleep(0)
-                if follower.closed is None:
-                    await pushed.wait()
-            await self.send({"id": number, "closed": follower.closed})
-        except (DshCodecError, OSError, TimeoutError):
-            self._writer.transport.abort()
-        finally:
-            host.leave(follower)
+        self._connection = connection
+        self._number = number
+        self._host = host
+        self._drain: asyncio.Task[None] | None = None
+        self._follower = host.follow(request, wake=lambda: pulse.wake(self))
 
-    def _take(self, number: int, follower: Follower) -> list[bytes]:
-        """Return the lines of the next items, none if there are none."""
-        lines: list[bytes] = []
+    def flush(self) -> None:
+        """Write what there is, as long as the client takes it."""
+        connection, follower = self._connection, self._follower
+        if self._drain is not None or connection.writer.transport.is_closing():
+            return  # The drain goes on with a flush; a lost connection ends its follows.
         try:
-            while len(lines) < _BATCH_ITEMS and (item := follower.poll()) is not None:
-                lines.append(self._encoder.encode(number, item))
-                if item["type"] == "snapshot":
-                    break
+            while not connection.is_full and (items := follower.take(_BATCH_ITEMS)):
+                connection.writer.write(connection.encoder.encode(self._number, items))
         except SeqGapError:
             pass  # The follower has closed itself as `gap`, which the client is told.
-        return lines
+        except (DshCodecError, TypeError):
+            # An event that no line can hold: nothing that comes after it may be sent.
+            connection.writer.transport.abort()
+            connection.cancel(self._number)
+            return
+        if connection.is_full:
+            self._drain = asyncio.create_task(self._wait())
+        elif follower.closed is not None:
+            last = {"id": self._number, "closed": follower.closed}
+            connection.writer.write(encode_line(last))
+            connection.cancel(self._number)
+
+    async def _wait(self) -> None:
+        try:
+            await self._connection.drain()
+        except (OSError, TimeoutError):
+            self._connection.writer.transport.abort()
+            self._host.leave(self._follower)
+            return
+        self._drain = None
+        self.flush()
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """End the follow; return the task that has to be waited for."""
+        self._host.leave(self._follower)
+        if self._drain is not None:
+            self._drain.cancel()
+        return self._drain

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from dsh_codec.live.frames import AttemptId
     from dsh_codec.live.reconciler import Entry
 
 __all__ = ["Change", "ChangeKind", "Window"]
@@ -33,7 +34,7 @@ class Change:
     revision: int
     entries: tuple[Entry, ...]
     index: int
-    attempt_id: str | None
+    attempt_id: AttemptId | None
     has_more: bool
 
 
@@ -98,7 +99,7 @@ class Window:
             place = self._place_behind(entry.seq)
         return self._insert("append", entry, place, None)
 
-    def settle(self, attempt_id: str, entry: Entry | None = None) -> Change:
+    def settle(self, attempt_id: AttemptId, entry: Entry | None = None) -> Change:
         """Drop the transient rows of an attempt; then insert its settlement, if there is one.
 
         Args:
@@ -143,7 +144,7 @@ class Window:
         return place
 
     def _insert(
-        self, kind: ChangeKind, entry: Entry, place: int, attempt_id: str | None
+        self, kind: ChangeKind, entry: Entry, place: int, attempt_id: AttemptId | None
     ) -> Change:
         if entry.is_durable and place <= self._rows_from:
             # No row lies before the position: one more element stands in front of the rows.
@@ -156,7 +157,7 @@ class Window:
         kind: ChangeKind,
         entries: tuple[Entry, ...],
         index: int,
-        attempt_id: str | None = None,
+        attempt_id: AttemptId | None = None,
     ) -> Change:
         self._revision += 1
         self._snapshot = None

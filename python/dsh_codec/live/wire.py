@@ -18,6 +18,7 @@ From the host, after a right token:
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._backend import kernel
@@ -25,7 +26,9 @@ from dsh_codec.errors import JsonSyntaxError
 from dsh_codec.events import is_object
 
 if TYPE_CHECKING:
-    from dsh_codec.live.frames import FollowItem
+    from collections.abc import Sequence
+
+    from dsh_codec.live.frames import FollowItem, FollowSnapshot
 
 __all__ = [
     "MAX_ANSWER_BYTES",
@@ -42,6 +45,7 @@ MAX_ANSWER_BYTES: Final = 256 << 20
 """Bytes in a line that a client takes: a page with the largest events."""
 
 _CACHED_ITEMS: Final = 256
+_CACHED_BYTES: Final = 8 << 20
 
 
 def encode_line(value: dict[str, Any]) -> bytes:
@@ -74,33 +78,67 @@ def decode_line(line: bytes) -> dict[str, Any]:
 
 
 class ItemEncoder:
-    """Encodes follow outputs; one for all followers, since these share events and frames.
+    """Encodes follow outputs; one for all followers, since these share events, frames, baselines.
 
-    Memory: the lines of the last 256 events and frames.
+    Memory: the texts of the last 256 events and frames, fewer if they have more than 8 MiB, of the
+    last baseline, and of the last call.
     """
 
     def __init__(self) -> None:
-        """Start without lines."""
-        # By identity; the value is kept with its line, so that no identity is used twice.
-        self._lines: dict[int, tuple[Any, bytes]] = {}
+        """Start without texts."""
+        # By identity; the value is kept with its text, so that no identity is used twice.
+        self._texts: dict[int, tuple[Any, bytes]] = {}
+        self._cached_bytes = 0
+        self._last: tuple[int, Sequence[FollowItem], bytes] = (-1, (), b"")
+        self._baseline: tuple[Any, bytes] = (None, b"null")
 
-    def encode(self, follow_id: int, item: FollowItem) -> bytes:
-        """Return the line of an output of a follow."""
+    def encode(self, follow_id: int, items: Sequence[FollowItem]) -> bytes:
+        """Return the lines of outputs of a follow, of one at least.
+
+        Args:
+            follow_id: Number of the follow.
+            items: The outputs; neither the sequence nor the outputs may change any more.
+        """
+        last_id, last_items, last_lines = self._last
+        if (
+            follow_id == last_id
+            and len(items) == len(last_items)
+            and all(map(is_, items, last_items))
+        ):
+            return last_lines  # Most followers are at the same place.
         head = b'{"id":%d,"item":' % follow_id
-        if item["type"] == "event":
-            body = self._dump(item["event"])
-            return head + b'{"type":"event","event":' + body + b"}}\n"
-        if item["type"] == "assistant-stream":
-            body = self._dump(item["frame"])
-            return head + b'{"type":"assistant-stream","frame":' + body + b"}}\n"
-        return head + kernel.dump(item) + b"}\n"
+        lines = head + head.join(map(self._text, items))
+        self._last = (follow_id, items, lines)
+        return lines
 
-    def _dump(self, value: Any) -> bytes:
-        found = self._lines.get(id(value))
-        if found is not None and found[0] is value:
+    def _text(self, item: FollowItem) -> bytes:
+        """Return an output with what ends its line."""
+        found = self._texts.get(id(item))
+        if found is not None and found[0] is item:
             return found[1]
-        line = kernel.dump(value)
-        if len(self._lines) >= _CACHED_ITEMS:
-            del self._lines[next(iter(self._lines))]
-        self._lines[id(value)] = (value, line)
-        return line
+        if item["type"] == "snapshot":
+            return self._snapshot_text(item)
+        text = kernel.dump(item) + b"}\n"
+        while self._texts and (
+            len(self._texts) >= _CACHED_ITEMS
+            or self._cached_bytes + len(text) > _CACHED_BYTES
+        ):
+            _, oldest = self._texts.pop(next(iter(self._texts)))
+            self._cached_bytes -= len(oldest)
+        # The newest stays, however long: others are about to ask for it.
+        self._texts[id(item)] = (item, text)
+        self._cached_bytes += len(text)
+        return text
+
+    def _snapshot_text(self, item: FollowSnapshot) -> bytes:
+        """Return a snapshot; a baseline is written once for all who open at the same cut."""
+        if "assistantStream" not in item:
+            return kernel.dump(item) + b"}\n"
+        baseline = item["assistantStream"]
+        if self._baseline[0] is not baseline:
+            self._baseline = (baseline, kernel.dump(baseline))
+        rest = {key: value for key, value in item.items() if key != "assistantStream"}
+        return b'%s,"assistantStream":%s}}\n' % (
+            kernel.dump(rest)[:-1],
+            self._baseline[1],
+        )
