@@ -13,6 +13,7 @@ mod pybuild;
 mod pystring;
 mod pyvalue;
 mod row;
+mod sidecar;
 mod stream;
 
 use pyo3::prelude::*;
@@ -32,6 +33,8 @@ mod _native {
     use super::json::{dump, parse};
     #[pymodule_export]
     use super::row::{RowScanner, admit, decode_seqs, encode_event, encode_seqs, parse_header};
+    #[pymodule_export]
+    use super::sidecar::{JoinScanner, SplitScanner, canonicalize};
     #[pymodule_export]
     use super::stream::{
         Assembler, Packer, chunk_has_visible_text, chunks_of, expand, first_token_time, has_visible_content,

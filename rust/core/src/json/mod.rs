@@ -6,6 +6,7 @@
 
 mod arrays;
 mod blocks;
+mod canonical;
 pub mod number;
 mod reader;
 mod sink;
@@ -16,6 +17,8 @@ mod unpack;
 mod writer;
 
 pub(crate) use blocks::{Blocks, Task as BlockTask, dispatch as run_blocks};
+pub(crate) use canonical::has_canonical_strings;
+pub use canonical::{Sink as CanonicalSink, write_canonical};
 pub use reader::{Fault, FaultKind};
 pub(crate) use reader::{read_integer, read_string_end};
 pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};

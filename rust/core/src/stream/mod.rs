@@ -30,4 +30,6 @@ pub use record::{
     Record, RecordFault, Run, StreamCounts, check_stream, records, validate_nth, validate_record,
 };
 pub use stored::{StoredStream, row_columns};
+
+pub(crate) use stored::parse_row;
 pub use value::{Value, Word};
