@@ -73,7 +73,7 @@ def split(
 
 def join(
     kernel: ModuleType, assembled: bytes, rows: bytes, piece_bytes: int = 1 << 20
-) -> tuple[bytes, tuple[str, str], tuple[int, int, str] | None]:
+) -> tuple[bytes, tuple[str, str], tuple[int | None, int | None, str] | None]:
     scanner = kernel.JoinScanner(HEADER, rows.splitlines(), cause_of)
     joined = b"".join(
         scanner.feed(assembled[at : at + piece_bytes])

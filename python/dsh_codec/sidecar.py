@@ -45,6 +45,10 @@ SETTLEMENTS: Final = frozenset(("assistant/message", "assistant/attempt"))
 """Types of the events that carry a stream. Spec: 60 §6.2."""
 
 
+PROJECTION: Final = "plugin:dsh-codec/without-reasoning"
+"""Type of the last event of a log without reasoning, see `dsh_codec.projection`."""
+
+
 def log_digest(log: Log) -> str:
     """Return the digest of a log of generation 4.
 
@@ -371,6 +375,16 @@ def join_text(assembled: Log, sidecar: Sidecar) -> Iterator[bytes]:
     yield line
     yield from assembled.feed_to(scanner)
     full, stripped = scanner.digests()
+    is_own = (
+        scanner.event_count == header["eventCount"]
+        and stripped == header["assembledDigest"]
+    )
+    if not is_own and _is_projection(assembled):
+        message = (
+            "the log is a projection without reasoning, which was dropped for good: no sidecar "
+            "makes the log of it again; join the assembled log that 'dsh-codec split' wrote"
+        )
+        raise _mismatch(message, assembled.path)
     if scanner.event_count != header["eventCount"]:
         message = (
             f"the log has {scanner.event_count} events, the sidecar is of one with "
@@ -391,6 +405,13 @@ def join_text(assembled: Log, sidecar: Sidecar) -> Iterator[bytes]:
             "in the sidecar was changed"
         )
         raise _mismatch(message, sidecar.path)
+
+
+def _is_projection(log: Log) -> bool:
+    event = None
+    for event in log:
+        pass
+    return event is not None and event.type == PROJECTION
 
 
 class _LinesLeft:
