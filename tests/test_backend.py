@@ -158,7 +158,7 @@ def test_broken_native_module_is_reported() -> None:
 @pytest.mark.parametrize("wish", ["native", "pure"])
 def test_import_is_light(wish: str) -> None:
     """Heavy packages are imported on first use."""
-    heavy = "{'numpy', 'typer', 'rich', 'asyncio', 'pydantic'}"
+    heavy = "{'numpy', 'click', 'rich', 'asyncio', 'pydantic'}"
     code = f"import dsh_codec, sys; print(sorted({heavy} & set(sys.modules)))"
     done = imported(code, DSH_CODEC_BACKEND=wish)
     assert done.stdout == "[]\n", done.stderr

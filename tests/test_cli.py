@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -312,22 +313,78 @@ def test_plain_when_piped() -> None:
     assert len(out.splitlines()) == 9
 
 
+def on_terminal(*command: str, **more: Any) -> tuple[int, str]:
+    """Run a command whose output is a terminal; give its exit code and what appears there."""
+    pty = pytest.importorskip("pty", reason="the system has no pseudo-terminals")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, **more)  # noqa: S603 - our own command line
+    os.close(theirs)
+    shown = b""
+    with (
+        open(ours, "rb", buffering=0) as screen,  # noqa: PTH123 - a descriptor
+        suppress(OSError),  # So it says that nobody writes any more.
+    ):
+        while part := screen.read(1 << 16):
+            shown += part
+    return process.wait(60), shown.decode()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_missing_package_is_a_hint(tmp_path: Path, missing: str) -> None:
+def test_terminal_gets_colours_and_tables() -> None:
+    command = (sys.executable, "-m", "dsh_codec.cli")
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    code, shown = on_terminal(*command, "check", str(DEMO / "v4"), env=environment)
+    assert code == 0
+    assert "\x1b[32msound\x1b[0m" in shown
+    code, shown = on_terminal(*command, "list", str(DEMO), env=environment)
+    assert code == 0
+    assert "lineage" in shown  # The title of a column.
+    assert str(DEMO / "v4" / "session.v4.jsonl.zstd") in shown  # Not cut off.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_missing_package_is_a_hint(missing: str) -> None:
     """The issue: the extra `[cli]` may not be installed."""
     code = (
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "from dsh_codec.cli import main; sys.exit(main(['check', 'x']))"
+        f"from dsh_codec.cli import main; sys.exit(main(['check', {str(DEMO)!r}]))"
     )
-    command = [sys.executable, "-c", code]
     environment = os.environ | {"PYTHONPATH": str(Path(dsh.__file__).parents[1])}
-    done = subprocess.run(  # noqa: S603 - our own command line
-        command, capture_output=True, check=False, cwd=tmp_path, env=environment
-    )
-    assert done.returncode == 2
-    assert b"pip install 'dsh-codec[cli]'" in done.stderr
-    assert b"Traceback" not in done.stderr
+    status, shown = on_terminal(sys.executable, "-c", code, env=environment)
+    assert status == 2
+    assert "pip install 'dsh-codec[cli]'" in shown
+    assert "Traceback" not in shown
+
+
+def test_pipe_does_not_need_rich(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert run("check", DEMO).code == 0
+    assert run("list", DEMO).code == 0
+
+
+def test_every_command_has_help(run: Any) -> None:
+    lines = run("--help").lines
+    names = [line.split()[0] for line in lines[lines.index("Commands:") + 1 :] if line]
+    assert {"check", "list", "usage", "replay"} <= set(names)
+    for name in names:
+        result = run(name, "--help")
+        assert result.code == 0
+        assert result.lines[0].startswith(f"Usage: dsh-codec {name} ")
+        assert result.lines[2].startswith("  ")  # What it does.
+
+
+def test_shell_completion(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the shell's function asks for it: the words so far, and which one is meant."""
+    monkeypatch.setenv("_DSH_CODEC_COMPLETE", "bash_complete")
+    for words, found in [
+        ("dsh-codec mi", ["plain,migrate"]),
+        ("dsh-codec check --level re", ["plain,read", "plain,restore"]),
+    ]:
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        result = run()
+        assert (result.code, result.lines) == (0, found)
 
 
 def test_check_explains_a_rule(run: Any) -> None:

@@ -7,10 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
 
 import dsh_codec as dsh
-from dsh_codec.commands_replay import add_to
+from dsh_codec.cli import main
 from dsh_codec.load import load_updates
 from dsh_codec.sidecar import split
 from small_logs import shared_folder
@@ -462,9 +461,6 @@ def test_command_load(
     maker.end()
     path = tmp_path / "session.v4.jsonl"
     path.write_bytes(maker.text)
-    app = typer.Typer(pretty_exceptions_enable=False)
-    add_to(app)
-    arguments = ["load", str(path), "--json"]
-    assert app(args=arguments, standalone_mode=False)() == 0
+    assert main(["load", str(path), "--json"]) == 0
     (line,) = capsysbinary.readouterr().out.splitlines()
     assert [json.loads(line)["update"]] == maker.updates()

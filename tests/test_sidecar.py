@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
 
 import dsh_codec as dsh
-from dsh_codec.commands_replay import add_to
+from dsh_codec.cli import main
 from dsh_codec.header import encode_header
 from dsh_codec.sidecar import Split, join, log_digest, split
-from dsh_codec.sidecar_file import Sidecar, log_text, sidecar_filename, stored
+from dsh_codec.sidecar_file import Sidecar, sidecar_filename, stored
 from rules_logs import make_log
 from small_logs import HEADER, PLAIN, ROWS, shared_folder
 
@@ -71,7 +70,8 @@ def rows_of(log: dsh.Log) -> list[bytes]:
 
 
 def text_of(parts: Split) -> tuple[bytes, bytes]:
-    return b"".join(log_text(parts.assembled)), b"".join(parts.sidecar.text())
+    source = parts.assembled.source
+    return bytes(source.read(0, source.size_bytes)), b"".join(parts.sidecar.text())
 
 
 def joined_rows(assembled: bytes, sidecar: bytes) -> list[bytes]:
@@ -372,10 +372,7 @@ def test_error_survives_pickle() -> None:
 
 
 def run(*arguments: object) -> Any:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    add_to(app)
-    task = app(args=list(map(str, arguments)), standalone_mode=False)
-    return task()
+    return main(list(map(str, arguments)))
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])

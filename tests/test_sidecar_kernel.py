@@ -80,12 +80,11 @@ def join(
         for at in range(0, len(assembled), piece_bytes)
     )
     fault = scanner.fault
-    assert fault is None or type(fault) is SidecarError
-    return (
-        HEADER + joined,
-        scanner.digests(),
-        fault and (fault.line, fault.seq, fault.reason),
-    )
+    place = None
+    if fault is not None:
+        assert type(fault) is SidecarError
+        place = (fault.line, fault.seq, fault.reason)
+    return HEADER + joined, scanner.digests(), place
 
 
 def test_rows_are_written_as_they_would_be_dumped(kernel: ModuleType) -> None:

@@ -121,8 +121,6 @@ if TYPE_CHECKING:
     from dsh_codec.report import (
         Finding,
         Report,
-        Summary,
-        summarize,
     )
     from dsh_codec.row import (
         Event,
@@ -135,10 +133,18 @@ if TYPE_CHECKING:
     from dsh_codec.sidecar_file import (
         Sidecar,
     )
+    from dsh_codec.sidecar_publish import (
+        join_to,
+        split_to,
+    )
     from dsh_codec.stream import (
         Assembled,
         Stream,
         assemble,
+    )
+    from dsh_codec.summary import (
+        Summary,
+        summarize,
     )
     from dsh_codec.text import (
         search,
@@ -239,6 +245,7 @@ __all__ = [
     "follow",
     "iter_expand",
     "join",
+    "join_to",
     "kernel",
     "load_updates",
     "log_filename",
@@ -256,6 +263,7 @@ __all__ = [
     "salvage",
     "search",
     "split",
+    "split_to",
     "state",
     "stream_columns",
     "summarize",
@@ -336,14 +344,16 @@ _HOMES = {
     "report": (
         "Finding",
         "Report",
-        "Summary",
-        "summarize",
     ),
     "row": ("Event",),
     "stream": (
         "Assembled",
         "Stream",
         "assemble",
+    ),
+    "summary": (
+        "Summary",
+        "summarize",
     ),
     "text": (
         "search",
@@ -379,6 +389,10 @@ _HOMES = {
         "split",
     ),
     "sidecar_file": ("Sidecar",),
+    "sidecar_publish": (
+        "join_to",
+        "split_to",
+    ),
     "follow": (
         "Cursor",
         "Follow",

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 EXIT_UNREADABLE: Final = 2
-EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE: Final = 141
 
@@ -32,21 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         from dsh_codec import commands
+
+        code = commands.run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "dsh_codec"):
             raise
         sys.stderr.write(
-            f"dsh-codec: the command line needs the package {missing!r}, which is not "
-            "installed. Install it with: pip install 'dsh-codec[cli]'\n"
+            f"dsh-codec: this needs the package {missing!r}, which is not installed. "
+            "Install it with: pip install 'dsh-codec[cli]'\n"
         )
         return EXIT_UNREADABLE
-    try:
-        task = commands.parse(sys.argv[1:] if argv is None else argv)
-        if task is None:
-            return EXIT_USAGE
-        code = task()
-        sys.stdout.flush()
     except BrokenPipeError:
         # Nobody reads on. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

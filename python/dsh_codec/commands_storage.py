@@ -1,127 +1,129 @@
-"""The commands that follow, repair and repack logs."""
+"""The commands that follow, repair, repack and migrate logs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable  # noqa: TC003 - typer looks at the annotations
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from dsh_codec._backend import kernel
-from dsh_codec.check import status_of
+from dsh_codec.commands import (
+    PATH,
+    compression_option,
+    dry_run_option,
+    json_option,
+    log_argument,
+)
+from dsh_codec.commands_output import (
+    complain,
+    exit_code_of,
+    say,
+    with_progress,
+    write_json,
+    write_line,
+)
 from dsh_codec.errors import DshCodecError
-from dsh_codec.follow import Reset, Superseded, follow
-from dsh_codec.log import open as open_log
-from dsh_codec.repack import repack
-from dsh_codec.repair import RepairPlan, plan_repair, repair, salvage
-from dsh_codec.report import EXIT_CODES, size_text
+from dsh_codec.report import size_text
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from dsh_codec.repack import Repacked
+    from dsh_codec.repair import RepairPlan
 
-__all__ = ["add_to"]
-
-LogArgument = Annotated[Path, typer.Argument(help="A log file or a session directory.")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+__all__ = ["migrate", "repack", "repair", "tail"]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for command in (_tail, _repair, _repack):
-        app.command(command.__name__.strip("_"))(command)
-
-
-def _tail(
-    log: LogArgument,
-    *,
-    is_following: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as the log grows.")
-    ] = False,
-    count: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Events to begin with.")
-    ] = 10,
-    interval_ms: Annotated[
-        float, typer.Option(min=1, help="Milliseconds between two looks.")
-    ] = 100,
-) -> Callable[[], int]:
+@click.command()
+@log_argument
+@click.option(
+    "--follow", "-f", "is_following", is_flag=True, help="Go on as the log grows."
+)
+@click.option(
+    "--lines",
+    "-n",
+    "count",
+    type=click.IntRange(min=0),
+    default=10,
+    help="Events to begin with.",
+)
+@click.option(
+    "--interval-ms",
+    type=click.FloatRange(min=1),
+    default=100,
+    help="Milliseconds between two looks.",
+)
+def tail(log: Path, *, is_following: bool, count: int, interval_ms: float) -> int:
     """Write the last events as JSON lines, and with -f those that follow."""
+    from dsh_codec.follow import Reset, Superseded, follow
+    from dsh_codec.log import open as open_log
 
-    def run() -> int:
-        try:
-            with open_log(log) as opened:
-                first = max(len(opened) - count, 0)
-                if not is_following:
-                    for event in opened[first:]:
-                        _write(event.envelope)
-                    return 0
-            with follow(log, interval_ms=interval_ms) as following:
-                for item in following:
-                    if isinstance(item, Reset):
-                        first = 0
-                        _say(f"the file is another one now ({item.reason})")
-                    elif isinstance(item, Superseded):
-                        _say(f"superseded by {item.path}")
-                    elif item.seq >= first:
-                        _write(item.envelope)
-                        sys.stdout.flush()
-        except (DshCodecError, OSError) as error:
-            return _complain(error)
-        return 0
-
-    return run
-
-
-def _repair(
-    log: LogArgument,
-    *,
-    is_dry_run: DryRunOption = False,
-    backup: Annotated[
-        Path | None,
-        typer.Option(help="Directory for the copy, outside the sessions root."),
-    ] = None,
-    target: Annotated[
-        Path | None,
-        typer.Option(
-            "--salvage", help="Write the sound beginning to this new file instead."
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> Callable[[], int]:
-    """Cut a torn or damaged end off, after a copy was kept. Exit code 1: refused, or to be done."""
-
-    def run() -> int:
-        try:
-            if target is not None and not is_dry_run:
-                plan = salvage(log, target)
-            elif is_dry_run:
-                plan = plan_repair(log)
-            else:
-                plan = plan_repair(log)
-                if plan.verdict != "refused":
-                    plan = repair(log, backup_dir=backup)
-        except (DshCodecError, OSError, ValueError) as error:
-            return _complain(error)
-        if as_json:
-            members = plan._asdict() | {"cut_bytes": plan.cut_bytes}
-            members["reason"] = None if plan.reason is None else str(plan.reason)
-            _write(members)
-        else:
-            _say_plan(plan, is_salvage=target is not None and not is_dry_run)
-        if plan.is_done or plan.verdict == "sound":
+    with open_log(log) as opened:
+        first = max(len(opened) - count, 0)
+        if not is_following:
+            for event in opened[first:]:
+                write_json(event.envelope)
             return 0
-        return 1 if plan.reason is None else EXIT_CODES[status_of(plan.reason)]
+    with follow(log, interval_ms=interval_ms) as following:
+        for item in following:
+            if isinstance(item, Reset):
+                first = 0
+                say(f"dsh-codec: the file is another one now ({item.reason})")
+            elif isinstance(item, Superseded):
+                say(f"dsh-codec: superseded by {item.path}")
+            elif item.seq >= first:
+                write_json(item.envelope)
+                sys.stdout.flush()
+    return 0
 
-    return run
+
+@click.command()
+@log_argument
+@dry_run_option
+@click.option(
+    "--backup", type=PATH, help="Directory for the copy, outside the sessions root."
+)
+@click.option(
+    "--salvage",
+    "target",
+    type=PATH,
+    help="Write the sound beginning to this new file instead.",
+)
+@json_option
+def repair(
+    log: Path,
+    *,
+    is_dry_run: bool,
+    backup: Path | None,
+    target: Path | None,
+    as_json: bool,
+) -> int:
+    """Cut a torn or damaged end off, after a copy was kept. Exit code 1: refused, or to be done."""
+    from dsh_codec.repair import plan_repair, repair as repair_log, salvage
+
+    is_salvage = target is not None and not is_dry_run
+    try:
+        if target is not None and not is_dry_run:
+            plan = salvage(log, target)
+        else:
+            plan = plan_repair(log)
+            if plan.verdict != "refused" and not is_dry_run:
+                plan = repair_log(log, backup_dir=backup)
+    except ValueError as error:
+        return complain(error)
+    if as_json:
+        members = plan._asdict() | {"cut_bytes": plan.cut_bytes}
+        members["reason"] = None if plan.reason is None else str(plan.reason)
+        write_json(members)
+    else:
+        _write_plan(plan, is_salvage=is_salvage)
+    if plan.is_done or plan.verdict == "sound":
+        return 0
+    return 1 if plan.reason is None else exit_code_of(plan.reason)
 
 
-def _say_plan(plan: RepairPlan, *, is_salvage: bool) -> None:
+def _write_plan(plan: RepairPlan, *, is_salvage: bool) -> None:
     count = "no events" if plan.event_count is None else f"{plan.event_count:,} events"
     if is_salvage:
         text = f"{plan.path}: {count} written to {plan.backup}"
@@ -142,44 +144,60 @@ def _say_plan(plan: RepairPlan, *, is_salvage: bool) -> None:
         )
         if plan.backup is not None:
             text += f"; the old file is {plan.backup}"
-    _write_text(text)
+    write_line(text)
 
 
-def _repack(
-    logs: Annotated[
-        list[Path], typer.Argument(help="Log files or session directories.")
-    ],
+@click.command()
+@click.argument(
+    "logs",
+    type=PATH,
+    nargs=-1,
+    required=True,
+    help="Log files or session directories.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["turn", "single"]),
+    default="turn",
+    help="A frame for each turn, or one for all events.",
+)
+@click.option(
+    "--level", type=click.IntRange(-100, 22), default=9, help="Level of zstd."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Frames that are compressed at once.",
+)
+@dry_run_option
+@json_option
+def repack(
+    logs: Sequence[Path],
     *,
-    policy: Annotated[
-        Literal["turn", "single"],
-        typer.Option(help="A frame for each turn, or one for all events."),
-    ] = "turn",
-    level: Annotated[int, typer.Option(min=-100, max=22, help="Level of zstd.")] = 9,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Frames that are compressed at once.")
-    ] = 1,
-    is_dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-) -> Callable[[], int]:
+    policy: Any,
+    level: int,
+    workers: int,
+    is_dry_run: bool,
+    as_json: bool,
+) -> int:
     """Compress closed logs again, in fewer frames; every row is compared."""
+    from dsh_codec.repack import repack as repack_log
 
-    def run() -> int:
-        code = 0
-        for log in logs:
-            try:
-                done = repack(
-                    log, policy=policy, level=level, workers=workers, dry_run=is_dry_run
-                )
-            except (DshCodecError, OSError, ValueError) as error:
-                code = max(code, _complain(error))
-                continue
-            if as_json:
-                _write(done._asdict() | {"saved_bytes": done.saved_bytes})
-            else:
-                _write_text(_repacked_text(done))
-        return code
-
-    return run
+    code = 0
+    for log in logs:
+        try:
+            done = repack_log(
+                log, policy=policy, level=level, workers=workers, dry_run=is_dry_run
+            )
+        except (DshCodecError, OSError, ValueError) as error:
+            code = max(code, complain(error))
+            continue
+        if as_json:
+            write_json(done._asdict() | {"saved_bytes": done.saved_bytes})
+        else:
+            write_line(_repacked_text(done))
+    return code
 
 
 def _repacked_text(done: Repacked) -> str:
@@ -191,30 +209,74 @@ def _repacked_text(done: Repacked) -> str:
     )
 
 
-def _write(value: Any) -> None:
-    sys.stdout.buffer.write(kernel.dump(value) + b"\n")
+@click.command()
+@click.argument(
+    "paths",
+    type=PATH,
+    nargs=-1,
+    required=True,
+    help="Files, session directories or roots.",
+)
+@click.option(
+    "--dry-run", "is_dry_run", is_flag=True, help="Do everything but publish."
+)
+@click.option("--out", type=PATH, help="A root to publish under, not beside the logs.")
+@click.option(
+    "--report",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="json: one object a log.",
+)
+@click.option(
+    "--salvage",
+    "with_salvage",
+    is_flag=True,
+    help="Export refused logs as far as they go. Not lossless, and marked so.",
+)
+@click.option(
+    "--children",
+    type=PATH,
+    help="Root to look for child sessions, if not under PATHS.",
+)
+@click.option("--no-children", is_flag=True, help="The sessions have no children.")
+@compression_option
+def migrate(
+    paths: Sequence[Path],
+    *,
+    is_dry_run: bool,
+    out: Path | None,
+    report: str,
+    with_salvage: bool,
+    children: Path | None,
+    no_children: bool,
+    compression: Any,
+) -> int:
+    """Publish logs of older generations as generation 4, beside their unchanged sources.
 
+    Exit code 0 all current now, 1 damaged, 2 refused or unreadable.
+    """
+    from dsh_codec.migrate import batch
 
-def _write_text(text: str) -> None:
-    sys.stdout.buffer.write(_printable(text).encode() + b"\n")
-
-
-def _say(text: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(f"dsh-codec: {_printable(text)}\n")
-
-
-def _complain(error: Exception) -> int:
-    if isinstance(error, BrokenPipeError):
-        raise error
-    _say(str(error))
-    return EXIT_CODES[status_of(error)]
-
-
-def _printable(text: str) -> str:
-    """Return text that cannot steer a terminal."""
-    shown = "".join(
-        char if char.isprintable() or char in "\t\n" else f"\\x{ord(char):02x}"
-        for char in text
+    tasks = list(
+        batch.plan_migrations(
+            paths, children=() if no_children else children, compression=compression
+        )
     )
-    return shown.encode("utf-8", "backslashreplace").decode()
+    outcomes = []
+    is_json = report == "json"
+    for task in with_progress(tasks, "migrating", is_json=is_json):
+        outcome = batch.migrate_task(
+            task,
+            out=out,
+            dry_run=is_dry_run,
+            with_salvage=with_salvage,
+            compression=compression,
+        )
+        outcomes.append(outcome)
+        if is_json:
+            write_json(outcome.to_dict())
+        else:
+            write_line(outcome.text)
+    if not is_json:
+        say(batch.summary_of(outcomes))
+    return max((outcome.exit_code for outcome in outcomes), default=0)

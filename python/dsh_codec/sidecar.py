@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections import deque
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
@@ -408,10 +409,8 @@ def join_text(assembled: Log, sidecar: Sidecar) -> Iterator[bytes]:
 
 
 def _is_projection(log: Log) -> bool:
-    event = None
-    for event in log:
-        pass
-    return event is not None and event.type == PROJECTION
+    last = deque(log, maxlen=1)
+    return any(event.type == PROJECTION for event in last)
 
 
 class _LinesLeft:

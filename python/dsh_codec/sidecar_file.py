@@ -15,7 +15,6 @@ from dsh_codec.errors import (
 from dsh_codec.events import is_array, is_equal_number, is_object
 from dsh_codec.find import CURRENT_GENERATION
 from dsh_codec.limits import MAX_DEPTH, MAX_FRAME_PLAIN_BYTES, MAX_ROW_BYTES
-from dsh_codec.rawrows import header_line
 from dsh_codec.source import PIECE_BYTES, identify, open_source
 from dsh_codec.values import is_count
 
@@ -24,14 +23,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from dsh_codec._types import Compression
-    from dsh_codec.log import Log
     from dsh_codec.source import Source, SourceLike
 
 __all__ = [
     "SIDECAR_VERSION",
     "Sidecar",
     "SidecarWriter",
-    "log_text",
     "sidecar_filename",
     "stored",
 ]
@@ -320,17 +317,6 @@ class SidecarWriter:
             piece = self._file.read(min(PIECE_BYTES, end - start))
             self._file.seek(start + move)
             self._file.write(piece)
-
-
-def log_text(log: Log) -> Iterator[bytes]:
-    """Yield the rows of a log as bytes, the header row first, each with its line feed.
-
-    Raises:
-        DshCodecError, OSError: As for iterating over the log.
-    """
-    yield header_line(log)
-    for event in log:
-        yield event.raw + b"\n"
 
 
 def stored(rows: Iterable[bytes], compression: Compression) -> Iterator[bytes]:

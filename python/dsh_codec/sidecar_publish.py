@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from dsh_codec.log import Log
     from dsh_codec.sidecar_file import Sidecar
 
-__all__ = ["SplitFiles", "drop_reasoning_to", "join_to", "projection_filename", "split_to"]
+__all__ = [
+    "SplitFiles",
+    "drop_reasoning_to",
+    "join_to",
+    "projection_filename",
+    "split_to",
+]
 
 
 class SplitFiles(NamedTuple):

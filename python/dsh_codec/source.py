@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
-import tempfile
 import threading
 from pathlib import Path
 from typing import (
@@ -229,6 +227,9 @@ def _require_bytes(value: object) -> None:
 
 def _spool(file: BinaryFile, *, path: str | None) -> Source:
     """Copy a pipe to a temporary file, which vanishes with the source."""
+    import shutil
+    import tempfile
+
     copy = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 - handed on
     try:
         shutil.copyfileobj(file, copy, PIECE_BYTES)
