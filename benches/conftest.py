@@ -31,6 +31,7 @@ MODULES = (
     "growth",
     "memory",
     "size",
+    "replay",
 )
 TABLE = pytest.StashKey[Table]()
 
