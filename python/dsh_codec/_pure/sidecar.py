@@ -86,23 +86,9 @@ class _AttemptRows:
         self._tries: dict[bytes, int] = {}
 
     def row(
-        self, settlement: _Settlement, records: list[Any], *, allow_opaque: bool
+        self, settlement: _Settlement, records: list[Any], chunks: int | None
     ) -> dict[str, Any]:
-        chunks: int | None = None
-        try:
-            chunks = len(expand(records))
-        except StreamError as error:
-            if not allow_opaque:
-                raise StreamError(
-                    error.message,
-                    None,
-                    None,
-                    None,
-                    settlement.seq,
-                    None,
-                    error.rule,
-                    error.record,
-                ) from None
+        """Return the row without its stream; `chunks` is None for an opaque one."""
         data = settlement.data
         is_replayable = chunks is not None and (
             settlement.kind == "attempt" or settlement.row.get("surfaceOp") == "append"
@@ -134,6 +120,15 @@ class _AttemptRows:
         text = b"{" + bytes_of(self._causes(settlement.seq)) + b"}"
         cause: dict[str, Any] = parse(text)
         return {"ending": "cut"} | cause
+
+
+def _count_chunks(records: list[Any], seq: int) -> int:
+    try:
+        return len(expand(records))
+    except StreamError as error:
+        raise StreamError(
+            error.message, None, None, None, seq, None, error.rule, error.record
+        ) from None
 
 
 def _finish_kind(records: list[Any]) -> Any:
@@ -246,12 +241,11 @@ class SplitScanner(_Scanner):
             try:
                 settlement = _Settlement(row, parsed)
                 records = settlement.records
-                attempt = self._attempts.row(
-                    settlement, records, allow_opaque=self._allow_opaque
-                )
+                chunks = self._count(settlement)
             except StreamError as error:
                 self._error = error
                 raise
+            attempt = self._attempts.row(settlement, records, chunks)
             self._attempt_count += 1
             attempts.append(
                 dump(attempt | {"stream": records}, max_depth=self._max_depth)
@@ -261,6 +255,14 @@ class SplitScanner(_Scanner):
             self._digest(parsed, stripped)
         self._scanner.feed(b"")  # A refusal behind these rows.
         return _lines(assembled), _lines(attempts)
+
+    def _count(self, settlement: _Settlement) -> int | None:
+        try:
+            return _count_chunks(settlement.records, settlement.seq)
+        except StreamError:
+            if not self._allow_opaque:
+                raise
+            return None
 
 
 class JoinScanner(_Scanner):
@@ -329,14 +331,16 @@ class JoinScanner(_Scanner):
             raise self._corrupt(message, row.seq)
         attempt = self._parse(bytes_of(raw))
         records: list[Any] = attempt["stream"]
-        is_opaque = attempt.get("chunks", _ABSENT) is None
+        chunks: int | None = None
         try:
-            expected = self._attempts.row(settlement, records, allow_opaque=is_opaque)
+            # What is opaque is not expanded.
+            if attempt.get("chunks", _ABSENT) is not None:
+                chunks = _count_chunks(records, row.seq)
         except StreamError as error:
             message = f"the stream does not expand: {error.message}"
             raise self._corrupt(message, row.seq) from None
         # -0 is written as 0.
-        expected = parse(dump(expected))
+        expected = parse(dump(self._attempts.row(settlement, records, chunks)))
         for key in _CHECKED:
             if not deep_equal(attempt.get(key, _ABSENT), expected.get(key, _ABSENT)):
                 message = (

@@ -251,14 +251,19 @@ impl JoinScanner {
         let bytes: &[u8] = &data;
         let raised = Mutex::new(None);
         let mut causes = ask_cause(&self.causes, &raised);
-        let mut next_row = || {
+        let mut next_row = |buffer: &mut Vec<u8>| {
             Python::attach(|py| {
-                let row = self.rows.bind(py).clone().next()?;
+                let Some(row) = self.rows.bind(py).clone().next() else {
+                    return false;
+                };
                 match row.and_then(|row| row.extract::<InputBytes>()) {
-                    Ok(row) => Some(row.to_vec()),
+                    Ok(row) => {
+                        buffer.extend_from_slice(&row);
+                        true
+                    }
                     Err(error) => {
                         keep(&raised, error);
-                        None
+                        false
                     }
                 }
             })

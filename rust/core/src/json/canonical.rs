@@ -40,7 +40,8 @@ impl Sink for Vec<u8> {
 pub(crate) fn has_canonical_strings(text: &[u8]) -> bool {
     // A backslash that is escaped itself may be taken for an escape; that costs time only.
     let has = |letter| memchr::memmem::find(text, &[b'\\', letter]).is_some();
-    !has(b'u') && !has(b'/') && std::str::from_utf8(text).is_ok()
+    let is_plain = memchr::memchr(b'\\', text).is_none() || !has(b'u') && !has(b'/');
+    is_plain && std::str::from_utf8(text).is_ok()
 }
 
 enum Open<'a> {

@@ -163,33 +163,17 @@ pub(super) struct AttemptRows {
 }
 
 impl AttemptRows {
-    /// Appends the attempt row of the next settlement up to its stream: `{…,"stream":`.
-    ///
-    /// # Errors
-    /// `Stream`: the stream does not expand, and `allow_opaque` is not set.
+    /// Appends the attempt row of the next settlement up to its stream: `{…,"stream":`. `chunks` are those that the
+    /// stream expands to; None if it is opaque.
     pub(super) fn push_head(
         &mut self,
         settlement: &Settlement<'_>,
         stream: Node<'_>,
-        allow_opaque: bool,
+        chunks: Option<u64>,
         causes: &mut Causes<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<()> {
-        let mut fault = None;
-        let counts = check_stream(Some(&stream), &mut |record, message| {
-            fault.get_or_insert((record, message));
-        });
-        if let Some((record, message)) = fault
-            && !allow_opaque
-        {
-            let record = u64::try_from(record).ok();
-            let place = Location {
-                seq: Some(settlement.seq),
-                ..Location::default()
-            };
-            return Err(Error::new(ErrorKind::Stream { record }, message).located(place));
-        }
-        let is_replayable = fault.is_none() && (!settlement.is_message || settlement.is_append);
+    ) {
+        let is_replayable = chunks.is_some() && (!settlement.is_message || settlement.is_append);
         let member = |key: &str| settlement.data.member(key).unwrap_or_else(Node::null);
         let mut place = Vec::new();
         write_node(member("turn"), &mut place, &|_, _| false);
@@ -218,14 +202,32 @@ impl AttemptRows {
         });
         push_ending(settlement, stream, causes, out);
         out.extend_from_slice(b",\"chunks\":");
-        if fault.is_none() {
-            push_count(counts.chunks, out);
-        } else {
-            out.extend_from_slice(b"null");
+        match chunks {
+            Some(chunks) => push_count(chunks, out),
+            None => out.extend_from_slice(b"null"),
         }
         out.extend_from_slice(b",\"stream\":");
-        Ok(())
     }
+}
+
+/// Chunks that a stream of a settlement expands to.
+///
+/// # Errors
+/// `Stream`: it does not expand.
+pub(super) fn count_chunks(stream: Node<'_>, seq: u64) -> Result<u64> {
+    let mut fault = None;
+    let counts = check_stream(Some(&stream), &mut |record, message| {
+        fault.get_or_insert((record, message));
+    });
+    let Some((record, message)) = fault else {
+        return Ok(counts.chunks);
+    };
+    let record = u64::try_from(record).ok();
+    let place = Location {
+        seq: Some(seq),
+        ..Location::default()
+    };
+    Err(Error::new(ErrorKind::Stream { record }, message).located(place))
 }
 
 /// Spec 60 §6.3.

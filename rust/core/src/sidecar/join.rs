@@ -1,7 +1,8 @@
 //! Join: the streams of a sidecar back in their assembled log. Spec 60 §7.
 
-use super::attempt::{AttemptRows, Causes, Settlement, digest_row, header_row, is_settlement};
+use super::attempt::{AttemptRows, Causes, Settlement, count_chunks, digest_row, header_row, is_settlement};
 use super::digest::{Digests, Stream};
+use super::empty;
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::json::{Kind, Node, Tape, has_canonical_strings};
 use crate::limits::Limits;
@@ -23,8 +24,11 @@ const CHECKED: [&str; 10] = [
     "chunks",
 ];
 
-/// Gives the next row of a sidecar without its line feed; None behind the last one.
-pub type NextRow<'n> = dyn FnMut() -> Option<Vec<u8>> + 'n;
+/// Words that the tape of an attempt row keeps for the next one.
+const KEPT_WORDS: usize = 1 << 16;
+
+/// Puts the next row of a sidecar, without its line feed, into an empty buffer; false behind the last one.
+pub type NextRow<'n> = dyn FnMut(&mut Vec<u8>) -> bool + 'n;
 
 /// [`RowScanner`] over an assembled log that writes, for each accepted row, the row of the log that was split.
 ///
@@ -39,7 +43,8 @@ struct Join {
     digests: Digests,
     rows: AttemptRows,
     limits: Limits,
-    /// The attempt row that is looked at.
+    /// The attempt row that is looked at, and its tape.
+    attempt: Vec<u8>,
     tape: Tape,
     /// Lines of the sidecar so far; its header row is the first.
     line: u64,
@@ -68,6 +73,7 @@ impl JoinScanner {
                 digests,
                 rows: AttemptRows::default(),
                 limits: options.limits,
+                attempt: Vec::new(),
                 tape: Tape::new(),
                 line: 1,
                 last_seq: None,
@@ -111,7 +117,7 @@ impl JoinScanner {
         }
         fed?;
         let taken = take(&join.joined);
-        join.joined.clear();
+        empty(&mut join.joined);
         Ok(taken)
     }
 
@@ -154,14 +160,17 @@ impl Join {
             }
             return self.digests.push(&digest_row(row));
         }
-        let Some(bytes) = next_row() else {
-            self.line += 1;
+        self.line += 1;
+        let mut attempt = std::mem::take(&mut self.attempt);
+        if !next_row(&mut attempt) {
             let message = "the settlement has no attempt row in the sidecar";
             return self.refuse(row, &self.corrupt(message, Some(row.seq)));
-        };
-        self.line += 1;
+        }
         let mut tape = std::mem::take(&mut self.tape);
-        let outcome = self.settle(row, &bytes, &mut tape, causes);
+        let outcome = self.settle(row, &attempt, &mut tape, causes);
+        empty(&mut attempt);
+        tape.shrink(KEPT_WORDS);
+        self.attempt = attempt;
         self.tape = tape;
         match outcome {
             Ok(settled) => settled,
@@ -190,21 +199,23 @@ impl Join {
             Err(_) => return Err(self.corrupt("the attempt row is no JSON", None)),
         };
         let stream = self.check_row(attempt)?;
+        // What is opaque is not expanded.
         let is_opaque = attempt
             .member("chunks")
             .is_some_and(|chunks| chunks.kind() == Kind::Null);
+        let chunks = if is_opaque {
+            None
+        } else {
+            Some(count_chunks(stream, row.seq).map_err(|error| {
+                let message = format!("the stream does not expand: {}", error.message());
+                self.corrupt(message, Some(row.seq))
+            })?)
+        };
         let mut head = std::mem::take(&mut self.head);
         head.clear();
-        let made = self
-            .rows
-            .push_head(&settlement, stream, is_opaque, causes, &mut head);
-        let checked = match made {
-            Ok(()) => self.compare(attempt, bytes, &head, row.seq),
-            Err(error) => {
-                let message = format!("the stream does not expand: {}", error.message());
-                Err(self.corrupt(message, Some(row.seq)))
-            }
-        };
+        self.rows
+            .push_head(&settlement, stream, chunks, causes, &mut head);
+        let checked = self.compare(attempt, bytes, &head, row.seq);
         self.head = head;
         checked?;
         let pushed = self.digests.push(&settlement.digest_row(Some(Stream {

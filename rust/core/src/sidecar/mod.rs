@@ -24,3 +24,14 @@ pub fn canonicalize(text: &[u8], max_depth: usize, out: &mut Vec<u8>) -> Result<
     write_canonical(node, has_canonical_strings(text), out);
     Ok(())
 }
+
+/// Bytes that a buffer keeps between calls.
+const KEPT_BYTES: usize = 1 << 21;
+
+/// Empties a buffer, and gives back the memory that one long row took.
+fn empty(buffer: &mut Vec<u8>) {
+    if buffer.capacity() > KEPT_BYTES {
+        *buffer = Vec::new();
+    }
+    buffer.clear();
+}

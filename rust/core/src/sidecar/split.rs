@@ -1,7 +1,8 @@
 //! Split: the assembled log and the attempt rows of a log, and the digests of both forms. Spec 60 §7.
 
-use super::attempt::{AttemptRows, Causes, Settlement, digest_row, header_row, is_settlement};
+use super::attempt::{AttemptRows, Causes, Settlement, count_chunks, digest_row, header_row, is_settlement};
 use super::digest::Digests;
+use super::empty;
 use crate::error::{Error, Result};
 use crate::json::Tape;
 use crate::row::{Row, RowScanner, ScanOptions, ScanResult};
@@ -86,8 +87,8 @@ impl SplitScanner {
         }
         fed?;
         let taken = take(&split.assembled, &split.sidecar);
-        split.assembled.clear();
-        split.sidecar.clear();
+        empty(&mut split.assembled);
+        empty(&mut split.sidecar);
         Ok(taken)
     }
 
@@ -130,8 +131,12 @@ impl Split {
         }
         let settlement = Settlement::of(row)?;
         let stream = settlement.stream;
+        let chunks = match count_chunks(stream, row.seq) {
+            Err(error) if !self.allow_opaque => return Err(error),
+            counted => counted.ok(),
+        };
         self.rows
-            .push_head(&settlement, stream, self.allow_opaque, causes, &mut self.sidecar)?;
+            .push_head(&settlement, stream, chunks, causes, &mut self.sidecar);
         self.digests.push(&settlement.digest_row(None))?;
         settlement.push_stream(&self.digests, &mut self.sidecar);
         self.sidecar.extend_from_slice(b"}\n");
