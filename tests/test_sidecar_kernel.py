@@ -163,6 +163,15 @@ def test_refused_stream_names_its_place(kernel: ModuleType) -> None:
     )
 
 
+def test_opaque_stream_is_joined_without_expansion(kernel: ModuleType) -> None:
+    """Spec 60 §7, last paragraph: -0 is no count, but is written as 0 (10 §1.1)."""
+    row = ATTEMPT % (0, RUN.replace('"index":0', '"index":-0'))
+    log = HEADER + row.encode() + b"\n"
+    assembled, rows, digests = split(kernel, log, allow_opaque=True)
+    assert b'"chunks":null' in rows
+    assert join(kernel, assembled, rows)[1:] == (digests, None)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
