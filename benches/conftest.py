@@ -36,6 +36,7 @@ MODULES = (
     "table",
     "size",
     "live",
+    "replay",
 )
 TABLE = pytest.StashKey[Table]()
 

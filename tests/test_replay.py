@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +19,7 @@ from dsh_codec.replay import (
     ReplayFailure,
     ReplayModel,
 )
-from dsh_codec.sidecar import split
+from dsh_codec.sidecar import SETTLEMENTS, split
 from dsh_codec.sidecar_file import Sidecar
 from dsh_codec.writer import Writer
 from small_logs import shared_folder
@@ -409,54 +411,73 @@ def test_framer_makes_the_recorded_streams_again(path: str) -> None:
                     assert assembler.usage() == data.get("usage")
 
 
-def test_writer_settles_what_is_replayed(tmp_path: Path) -> None:
-    """The issue, "Show": `Framer` and `Writer` give equal content, usage and streams."""
-    path = next(path for path in CURRENT if "parallel-tools" in path)
-    with dsh.open(CORPUS / path) as log, ReplayModel(log) as model:
-        expected = [
-            event
-            for event in log
-            if event.type in ("assistant/message", "assistant/attempt")
-        ]
-        header = {"id": "s", "createdAt": 1, "cwd": "/w"}
-        with Writer.create(tmp_path, header, durable=False) as writer:
-            shift = 1000
-            writer.append(
-                [{"type": "turn/start", "seq": 0, "time": 1, "data": {"turn": 1}}]
+@pytest.mark.parametrize("path", CURRENT)
+def test_framer_and_writer_settle_what_is_replayed(path: str, tmp_path: Path) -> None:
+    """The issue, "Show": equal content, usage and streams, their times shifted by the clock."""
+    shift, now = 1000, [0]
+    header = {"id": "s", "createdAt": 1, "cwd": "/w"}
+    with (
+        dsh.open(CORPUS / path) as log,
+        ReplayModel(log) as model,
+        Writer.create(tmp_path, header, durable=False) as writer,
+    ):
+        recorded = {event.seq: event for event in log if event.type in SETTLEMENTS}
+        agent = AgentLifecycle("s", emit=lambda _: None, clock=lambda: now[0])
+        writer.append([row_of("turn/start", writer.next_seq, {"turn": 1})])
+        old, new = [], []
+        for step, _ in enumerate(model.attempts(), 1):
+            attempt = model.next_attempt()
+            old.append(recorded[attempt.seq])
+            place: dict[str, Any] = {"turn": 1, "step": step}
+            framer = agent.framer(1, step)
+            framer.start()
+            with suppress(ReplayCancelled, ReplayFailure):
+                for chunk in attempt.chunks():
+                    now[0] = chunk.time + shift
+                    framer.push(chunk.chunk)
+            model_id: dict[str, Any] = {
+                "message_id": f"m{step}",
+                "provider": "p",
+                "model": "m",
+            }
+            settle = partial(
+                writer.append_settlement,
+                framer.records(),
+                **place,
+                time_ms=now[0],
+                is_interrupted=attempt.cause == "cancelled",
+                **(model_id if attempt.kind == "message" else {}),
             )
-            for step, recorded in enumerate(expected, 1):
-                place = {"turn": 1, "step": step}
-                packer = dsh.Packer()
-                for chunk in model.next_attempt().chunks():
-                    packer.push(chunk.time + shift, chunk.chunk)
-                for kind in ("start", "end"):
-                    seq = writer.next_seq
-                    row = {
-                        "type": f"step/{kind}",
-                        "seq": seq,
-                        "time": 1,
-                        "data": place,
-                    }
-                    writer.append([row])
-                    if kind == "start":
-                        writer.append_settlement(
-                            packer,
-                            turn=1,
-                            step=step,
-                            time_ms=1,
-                            message_id=f"m{step}",
-                            provider="p",
-                            model="m",
-                        )
-                assert recorded.type == "assistant/message"
-        with dsh.open(writer.path) as written:
-            made = [event for event in written if event.type == "assistant/message"]
-    for old, new in zip(expected, made, strict=True):
-        assert new.data["message"]["content"] == old.data["message"]["content"]
-        assert new.data.get("usage") == old.data.get("usage")
-        times = [chunk.time + shift for chunk in dsh.expand(old.data["stream"])]
-        chunks = dsh.expand(new.data["stream"])
-        assert [chunk.time for chunk in chunks] == times
-        assert [chunk.chunk for chunk in chunks] == [
-            chunk.chunk for chunk in dsh.expand(old.data["stream"])
-        ]
+            writer.append([row_of("step/start", writer.next_seq, place)])
+            kind: Any = f"assistant/{attempt.kind}"
+            outcome: Any = framer.settle(kind, settle)["outcome"]
+            new.append(outcome["seq"])
+            writer.append([row_of("step/end", writer.next_seq, place)])
+        assert len(old) == len(recorded)  # No log here has a replacement.
+    with dsh.open(writer.path) as written:
+        made = [event for event in written if event.seq in new]
+    for before, after in zip(old, made, strict=True):
+        assert after.type == before.type
+        if before.type == "assistant/message":
+            assert after.data["message"]["content"] == before.data["message"]["content"]
+            assert after.data.get("usage") == before.data.get("usage")
+        assert [
+            record
+            | {key: record[key] - shift for key in ("time", "time0") if key in record}
+            for record in after.data["stream"]
+        ] == before.data["stream"]
+
+
+def row_of(kind: str, seq: int, data: dict[str, Any]) -> dict[str, Any]:
+    return {"type": kind, "seq": seq, "time": 1, "data": data}
+
+
+def test_older_log_is_refused_on_demand() -> None:
+    """Spec 60 intro: `strict_current`; the message names the command."""
+    older = next(entry["path"] for entry in LOGS if entry["format"] < 4)
+    with dsh.open(CORPUS / older) as log:
+        with pytest.raises(dsh.UnsupportedError) as caught:
+            ReplayModel(log, strict_current=True)
+        assert "dsh-codec migrate" in str(caught.value)
+        with ReplayModel(log, strict=False) as model:
+            assert list(model.attempts())

@@ -137,6 +137,10 @@ if TYPE_CHECKING:
     from dsh_codec.sidecar_file import (
         Sidecar,
     )
+    from dsh_codec.sidecar_publish import (
+        join_to,
+        split_to,
+    )
     from dsh_codec.stream import (
         Assembled,
         Stream,
@@ -246,6 +250,7 @@ __all__ = [
     "html_report",
     "iter_expand",
     "join",
+    "join_to",
     "kernel",
     "live",
     "load_updates",
@@ -264,6 +269,7 @@ __all__ = [
     "salvage",
     "search",
     "split",
+    "split_to",
     "state",
     "stream_columns",
     "summarize",
@@ -390,6 +396,10 @@ _HOMES = {
         "split",
     ),
     "sidecar_file": ("Sidecar",),
+    "sidecar_publish": (
+        "join_to",
+        "split_to",
+    ),
     "follow": (
         "Cursor",
         "Follow",

@@ -30,6 +30,7 @@ from dsh_codec._types import (
     StreamText,
     TimedChunk,
 )
+from dsh_codec.errors import SidecarError
 
 # --- json (10 §1) ---
 
@@ -629,6 +630,180 @@ class RowScanner:
             RowError: The marker rule (10 §4.4), `.rule` is `10 §4.4`; in generations 0 and 1
                 the cut exceeds the events (10 §4.2).
         """
+
+# --- assembled logs and sidecars (60 §5 to §7) ---
+
+def canonicalize(data: Buffer, /, *, max_depth: int = 1024) -> bytes:
+    r"""Return the canonical text of one JSON text by RFC 8785.
+
+    Args:
+        data: UTF-8, as for `parse`.
+        max_depth: Nested arrays and objects that are allowed.
+
+    Returns:
+        UTF-8: members sorted by their UTF-16 code units, numbers in JavaScript's spelling, no
+        white space. Lone surrogates are `\udxxx` escapes.
+
+    Raises:
+        JsonSyntaxError, LimitExceededError: As for `parse`. Spec: 60 §6.4.
+    """
+
+class SplitScanner:
+    """Scan of the plaintext of a log of generation 4 that takes its streams out.
+
+    A call works as that of `RowScanner` with the same name. Spec: 60 §5 to §7.
+    """
+
+    def __init__(
+        self,
+        header: Buffer,
+        causes: Callable[[int], Buffer],
+        *,
+        allow_opaque: bool = False,
+        mode: Mode = "recoverable",
+        max_row_bytes: int = 268435456,
+        max_depth: int = 1024,
+    ) -> None:
+        """Prepare a scan.
+
+        Args:
+            header: The header row of the log; it is fed, too.
+            causes: Asked, with its seq, for each attempt that did not report its end: the
+                members `cause` and `failure` as JSON text without braces (60 §6.3). What it
+                raises, `feed` raises.
+            allow_opaque: Whether a stream that does not expand is taken as it is.
+            mode: As for `RowScanner`.
+            max_row_bytes: As for `RowScanner`.
+            max_depth: As for `RowScanner`.
+        """
+
+    @property
+    def event_count(self) -> int:
+        """Accepted events."""
+
+    @property
+    def fed_bytes(self) -> int:
+        """Plaintext bytes fed."""
+
+    @property
+    def attempt_count(self) -> int:
+        """Attempt rows so far."""
+
+    def feed(self, data: Buffer, /) -> tuple[bytes, bytes]:
+        """Take the next bytes; the GIL is released.
+
+        Returns:
+            The rows of the assembled log, without the header row, and the attempt rows that
+            they complete. A row without a stream is not changed in any byte.
+
+        Raises:
+            StreamError: A settlement has no stream, or one that does not expand; `.record` is
+                then its index. `.seq` is set. Every later call raises it again.
+            DshCodecError: As for `RowScanner.feed`.
+        """
+
+    def end_frame(self) -> None:
+        """Say that a complete frame ends here. The first must be exactly the header row.
+
+        Raises:
+            HeaderError, FrameError: It is not (10 §7.2).
+        """
+
+    def end_complete_frames(self) -> None:
+        """Say that the last complete frame ended, before a torn one is fed.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.end_complete_frames`.
+        """
+
+    def finish(self) -> ScanResult:
+        """End the scan. No streams are counted in the result.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.finish`.
+        """
+
+    def digests(self) -> tuple[str, str]:
+        """Return the digests of the log and of its assembled form so far. Spec: 60 §6.4."""
+
+class JoinScanner:
+    """Scan of the plaintext of an assembled log that puts the streams of a sidecar back.
+
+    A call works as that of `RowScanner` with the same name. Spec: 60 §7.
+    """
+
+    def __init__(
+        self,
+        header: Buffer,
+        rows: Iterable[Buffer],
+        causes: Callable[[int], Buffer],
+        *,
+        mode: Mode = "recoverable",
+        max_row_bytes: int = 268435456,
+        max_depth: int = 1024,
+    ) -> None:
+        """Prepare a scan.
+
+        Args:
+            header: The header row of the assembled log; it is fed, too.
+            rows: The attempt rows of the sidecar, without their line feeds. One is taken for
+                each settlement. What it raises, `feed` raises.
+            causes: As for `SplitScanner`.
+            mode: As for `RowScanner`.
+            max_row_bytes: As for `RowScanner`.
+            max_depth: As for `RowScanner`; in attempt rows, too.
+        """
+
+    @property
+    def event_count(self) -> int:
+        """Accepted events."""
+
+    @property
+    def fed_bytes(self) -> int:
+        """Plaintext bytes fed."""
+
+    @property
+    def fault(self) -> SidecarError | None:
+        """What is wrong with the sidecar (`corrupt`), None so far.
+
+        It is not raised: the scan goes on for the digest of the assembled log, because a log
+        that is not the sidecar's own explains it better.
+        """
+
+    def feed(self, data: Buffer, /) -> bytes:
+        """Take the next bytes; the GIL is released.
+
+        Returns:
+            The rows of the joined log, without the header row, that they complete; none behind
+            a fault.
+
+        Raises:
+            DshCodecError: As for `RowScanner.feed`.
+        """
+
+    def end_frame(self) -> None:
+        """Say that a complete frame ends here. The first must be exactly the header row.
+
+        Raises:
+            HeaderError, FrameError: It is not (10 §7.2).
+        """
+
+    def end_complete_frames(self) -> None:
+        """Say that the last complete frame ended, before a torn one is fed.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.end_complete_frames`.
+        """
+
+    def finish(self) -> ScanResult:
+        """End the scan. No streams are counted in the result.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.finish`.
+        """
+
+    def digests(self) -> tuple[str, str]:
+        """Return the digests of the joined and of the assembled log so far. Spec: 60 §6.4."""
 
 # --- container (10 §7) ---
 

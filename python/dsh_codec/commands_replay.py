@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 import threading
 from contextlib import ExitStack, suppress
@@ -13,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsh_codec.commands import PATH, json_option, log_argument
-from dsh_codec.commands_output import complain, write_json, write_line
+from dsh_codec.commands_output import complain, say, write_json, write_line
 from dsh_codec.errors import ReplayError, SidecarError
 from dsh_codec.log import open as open_log
-from dsh_codec.names import log_filename
 from dsh_codec.report import size_text
-from dsh_codec.sidecar_file import Sidecar, log_text, sidecar_filename, stored
+from dsh_codec.sidecar_file import Sidecar, sidecar_filename
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from dsh_codec.log import Log
 
 __all__ = ["join", "load", "replay", "split"]
@@ -41,10 +36,15 @@ _strict_option = click.option(
 
 @click.command()
 @log_argument
-@click.option("--out", "-o", type=PATH, required=True, help="Directory for both files.")
+@click.option("--out", "-o", type=PATH, required=True, help="Directory for the files.")
 @_compression_option
 @click.option(
     "--allow-opaque", is_flag=True, help="Move streams that do not expand as they are."
+)
+@click.option(
+    "--drop-reasoning",
+    is_flag=True,
+    help="Write one log without streams and reasoning, for good: no sidecar, no join.",
 )
 @_strict_option
 @json_option
@@ -54,43 +54,47 @@ def split(
     out: Path,
     compression: Any,
     allow_opaque: bool,
+    drop_reasoning: bool,
     strict_current: bool,
     as_json: bool,
 ) -> int:
     """Write a log without its streams, and a replay sidecar that holds them."""
-    from dsh_codec.sidecar import split as split_log
+    from dsh_codec.sidecar_publish import drop_reasoning_to, split_to
 
-    with (
-        open_log(log) as opened,
-        split_log(
-            opened, allow_opaque=allow_opaque, strict_current=strict_current
-        ) as parts,
-    ):
-        kept = opened.compression if compression is None else compression
-        out.mkdir(parents=True, exist_ok=True)
-        assembled = out / log_filename(4, compression=kept)
-        sidecar = out / sidecar_filename(compression=kept)
-        _require_new(assembled)
-        _publish(sidecar, stored(parts.sidecar.text(), kept))
-        _publish(assembled, stored(log_text(parts.assembled), kept))
-        members: dict[str, Any] = {
-            "assembled": str(assembled),
-            "sidecar": str(sidecar),
-            "event_count": parts.sidecar.header["eventCount"],
-            "attempt_count": parts.sidecar.header["attempts"],
-            "log_bytes": opened.file_bytes,
-            "assembled_bytes": assembled.stat().st_size,
-            "sidecar_bytes": sidecar.stat().st_size,
-        }
+    with open_log(log) as opened:
+        log_bytes = opened.file_bytes
+        if drop_reasoning:
+            path = drop_reasoning_to(
+                opened, out, compression=compression, strict_current=strict_current
+            )
+            files = {"without_reasoning": path}
+        else:
+            files = split_to(
+                opened,
+                out,
+                compression=compression,
+                allow_opaque=allow_opaque,
+                strict_current=strict_current,
+            )._asdict()
+    sizes = {name: path.stat().st_size for name, path in files.items()}
     if as_json:
+        members: dict[str, Any] = {name: str(path) for name, path in files.items()}
+        members["log_bytes"] = log_bytes
+        members |= {f"{name}_bytes": size for name, size in sizes.items()}
+        if not drop_reasoning:
+            with Sidecar.open(files["sidecar"]) as side:
+                members["event_count"] = side.header["eventCount"]
+                members["attempt_count"] = side.header["attempts"]
         write_json(members)
-        return 0
-    write_line(
-        f"{log}: {size_text(members['log_bytes'])}, "
-        f"{members['event_count']:,} events, {members['attempt_count']:,} attempts"
-    )
-    for name in ("assembled", "sidecar"):
-        write_line(f"{members[name]}: {size_text(members[f'{name}_bytes'])}")
+    else:
+        write_line(f"{log}: {size_text(log_bytes)}")
+        for name, path in files.items():
+            write_line(f"{path}: {size_text(sizes[name])}")
+    if drop_reasoning:
+        say(
+            "reasoning, streams and replay states are left out for good; the file is not the "
+            "log, its last event says so, and no sidecar makes the log of it again"
+        )
     return 0
 
 
@@ -112,14 +116,12 @@ def split(
 @_compression_option
 def join(assembled: Path, sidecar: Path | None, *, out: Path, compression: Any) -> int:
     """Put the streams of a sidecar back: write the log that was split."""
-    from dsh_codec.sidecar import join as join_log
+    from dsh_codec.sidecar_publish import join_to
 
     with open_log(assembled) as opened:
         beside = sidecar or _beside(Path(opened.path or assembled))
-        with Sidecar.open(beside) as side, join_log(opened, side) as joined:
-            kept = opened.compression if compression is None else compression
-            target = out / log_filename(4, compression=kept) if out.is_dir() else out
-            _publish(target, stored(log_text(joined), kept))
+        with Sidecar.open(beside) as side:
+            target = join_to(opened, side, out, compression=compression)
     write_line(f"{target}: {size_text(target.stat().st_size)}, equal to its source")
     return 0
 
@@ -268,14 +270,3 @@ def _beside(log: Path) -> Path:
         if (log.parent / name).exists():
             return log.parent / name
     return log.parent / names[0]
-
-
-def _require_new(path: Path) -> None:
-    if os.path.lexists(path):
-        raise FileExistsError(errno.EEXIST, "there is such a file already", str(path))
-
-
-def _publish(path: Path, parts: Iterable[bytes]) -> None:
-    from dsh_codec.durable import OsFileSystem, publish
-
-    publish(OsFileSystem(), str(path), parts)

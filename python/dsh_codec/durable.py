@@ -456,7 +456,28 @@ def publish(
     Note:
         Spec: 10 §11.1 steps 5 to 8.
     """
-    temporary = stage(files, path, parts)
+    publish_staged(files, stage(files, path, parts), path, on_visible=on_visible)
+
+
+def publish_staged(
+    files: FileSystem,
+    temporary: str,
+    path: str,
+    *,
+    on_visible: Callable[[], None] | None = None,
+) -> None:
+    """Give a staged file its name, which no file must have; the temporary one is gone then.
+
+    Args:
+        files: Where it lies.
+        temporary: The staged file.
+        path: Its name.
+        on_visible: As for `publish`.
+
+    Raises:
+        FileExistsError: There is such a file.
+        OSError: The system refuses.
+    """
     try:
         files.link(temporary, path)
     except BaseException:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 from dsh_codec._backend import kernel
 from dsh_codec._types import ChunkRun, CommonRow, FileScan, Row
@@ -34,16 +42,20 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from dsh_codec._kernel import ColumnScanner, RowScanner, RunScanner
+    from dsh_codec._kernel import ColumnScanner, RowScanner
     from dsh_codec._types import (
         AttemptColumns,
         Compression,
         Header,
         Mode,
+        ScanResult,
     )
     from dsh_codec.migrate.children import ChildEvidence
 
 __all__ = ["Attempt", "Event", "Limits", "Log", "Stream", "open"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _MODES: Final = ("strict", "recoverable")
 
@@ -58,6 +70,30 @@ class Limits(NamedTuple):
     max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES
     max_depth: int = MAX_DEPTH
     max_packed_events: int = MAX_PACKED_EVENTS
+
+
+class Scanner(Protocol[T_co]):
+    """A scan of the plaintext of a log, as `RowScanner` of the kernel is one."""
+
+    @property
+    def event_count(self) -> int:
+        """Accepted events."""
+
+    @property
+    def fed_bytes(self) -> int:
+        """Plaintext bytes fed."""
+
+    def feed(self, data: Buffer, /) -> T_co:
+        """Take the next bytes."""
+
+    def end_frame(self) -> None:
+        """Take note that a complete frame ends here."""
+
+    def end_complete_frames(self) -> None:
+        """Take note that the last complete frame ended."""
+
+    def finish(self) -> ScanResult:
+        """End the scan."""
 
 
 class _Structure(NamedTuple):
@@ -253,6 +289,11 @@ class Log:
         return self.source.size_bytes
 
     @property
+    def limits(self) -> Limits:
+        """The bounds that it is read with."""
+        return self._limits
+
+    @property
     def id(self) -> str:
         """The session id."""
         return self.header.fields["id"]  # type: ignore[no-any-return]
@@ -400,7 +441,7 @@ class Log:
         places: list[AttemptPlace] = []
         reached = 0
         if self.generation >= 2:
-            for _ in self._pass(scanner):
+            for _ in self.feed_to(scanner):
                 if scanner.fed_bytes - reached >= _PIECE_BYTES:
                     reached = scanner.fed_bytes
                     yield []
@@ -475,6 +516,18 @@ class Log:
 
         source, header = spool_upgrade(self, children)
         return Log(source, header, "none", mode=self.mode, limits=self._limits)
+
+    def feed_to(self, scanner: Scanner[T]) -> Iterator[T]:
+        """Feed the text of the whole log to a scanner of the kernel, as a reader would.
+
+        Yields:
+            What each call of its `feed` returns. When it is through, `result` is set.
+
+        Raises:
+            DshCodecError, OSError: As for iterating, and what `feed` raises.
+        """
+        for fed, _ in self._pass(scanner):
+            yield fed
 
     def units(self) -> Iterator[Event | PackedRow]:
         """Yield the events in order, but each packed row as one.
@@ -571,19 +624,7 @@ class Log:
         """Feed the whole log, yield accepted rows with their frame, then set `result`."""
         return self._pass(self._scanner(check_streams=check_streams))
 
-    @overload
-    def _pass(self, scanner: RowScanner) -> Iterator[tuple[list[Row], int | None]]: ...
-    @overload
-    def _pass(
-        self, scanner: RunScanner
-    ) -> Iterator[tuple[list[Row | CommonRow | ChunkRun], int | None]]: ...
-    @overload
-    def _pass(self, scanner: ColumnScanner) -> Iterator[tuple[None, int | None]]: ...
-    def _pass(
-        self, scanner: RowScanner | RunScanner | ColumnScanner
-    ) -> Iterator[
-        tuple[list[Row] | list[Row | CommonRow | ChunkRun] | None, int | None]
-    ]:
+    def _pass(self, scanner: Scanner[T]) -> Iterator[tuple[T, int | None]]:
         pieces = self._zstd_pieces if self.compression == "zstd" else self._plain_pieces
         frame: int | None = None
         is_fed = False
@@ -610,9 +651,7 @@ class Log:
             max_packed_events=limits.max_packed_events,
         )
 
-    def _plain_pieces(
-        self, scanner: RowScanner | RunScanner | ColumnScanner
-    ) -> Iterator[tuple[Buffer, None]]:
+    def _plain_pieces(self, scanner: Scanner[Any]) -> Iterator[tuple[Buffer, None]]:
         size = self.file_bytes
         for piece in self.source.pieces(0, size):
             yield piece, None
@@ -622,7 +661,7 @@ class Log:
         self.result = FileScan(result, "none", size, size, None, None, truncate_to, 0)
 
     def _zstd_pieces(
-        self, scanner: RowScanner | RunScanner | ColumnScanner
+        self, scanner: Scanner[Any]
     ) -> Iterator[tuple[Buffer, int | None]]:
         structure = self._structure()
         reader = kernel.FrameReader(

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -23,7 +23,7 @@ from dsh_codec._backend import kernel
 from dsh_codec.errors import ReplayError, SidecarError, StreamError
 from dsh_codec.events import is_array, is_object
 from dsh_codec.log import Log
-from dsh_codec.sidecar import SETTLEMENTS, AttemptRows, current_log
+from dsh_codec.sidecar import SETTLEMENTS, attempt_rows, current_log
 from dsh_codec.sidecar_file import Sidecar
 
 if TYPE_CHECKING:
@@ -321,15 +321,10 @@ class ReplayModel:
                 if row["replayable"]:
                     yield self._attempt(row, None)
             return
-        describe = AttemptRows(source)
-        for event in source:
-            if event.type not in SETTLEMENTS:
-                continue
-            records = event.data.get("stream") if is_object(event.data) else None
-            if not is_array(records):
-                message = "the settlement has no array as its stream"
-                raise _corrupt(message, source.path, event.seq)
-            row = describe.row(event, records)
+        settlements: Iterator[Event | None] = repeat(None)
+        if self._with_synthesis:
+            settlements = (event for event in source if event.type in SETTLEMENTS)
+        for row, event in zip(attempt_rows(source), settlements, strict=False):
             if row["replayable"]:
                 yield self._attempt(row, event)
 

@@ -3,74 +3,51 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
+from collections import deque
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from dsh_codec._backend import kernel
-from dsh_codec.canonical import canonical_json
 from dsh_codec.errors import (
     SidecarError,
     StreamError,
     UnsupportedError,
 )
-from dsh_codec.events import MISSING, is_array, is_equal_number, is_object
+from dsh_codec.events import is_equal_number, is_object
 from dsh_codec.find import CURRENT_GENERATION
 from dsh_codec.log import Log
 from dsh_codec.rawrows import header_line
-from dsh_codec.sidecar_file import SIDECAR_VERSION, Sidecar
+from dsh_codec.sidecar_file import SIDECAR_VERSION, Sidecar, SidecarWriter
 from dsh_codec.source import (
-    PIECE_BYTES,
     SPOOL_BYTES,
     own_file,
 )
-from dsh_codec.values import deep_equal
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
     from types import TracebackType
 
-    from dsh_codec.row import Event
+    from dsh_codec._kernel import SplitScanner
 
 __all__ = [
     "SETTLEMENTS",
-    "AttemptRows",
     "Split",
+    "attempt_rows",
     "current_log",
     "join",
+    "join_text",
     "log_digest",
     "split",
+    "split_text",
 ]
 
-SETTLEMENTS: Final = {"assistant/message": "message", "assistant/attempt": "attempt"}
-"""Types of the events that carry a stream, with the kind of their attempt row. Spec: 60 §6.2."""
-
-_PLACE: Final = ("seq", "kind", "turn", "step")
-_CHECKED: Final = (
-    *_PLACE,
-    "try",
-    "replayable",
-    "ending",
-    "cause",
-    "failure",
-    "chunks",
-)
+SETTLEMENTS: Final = frozenset(("assistant/message", "assistant/attempt"))
+"""Types of the events that carry a stream. Spec: 60 §6.2."""
 
 
-class _Digest:
-    """Digest of the rows of a log. Spec: 60 §6.4."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, text: bytes) -> None:
-        """Take the canonical text of the next row."""
-        self._hash.update(text)
-        self._hash.update(b"\n")
-
-    def __str__(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
+PROJECTION: Final = "plugin:dsh-codec/without-reasoning"
+"""Type of the last event of a log without reasoning, see `dsh_codec.projection`."""
 
 
 def log_digest(log: Log) -> str:
@@ -86,11 +63,14 @@ def log_digest(log: Log) -> str:
     Raises:
         DshCodecError, OSError: As for iterating over the log.
     """
-    digest = _Digest()
-    digest.add(canonical_json(kernel.parse(header_line(log))))
+    digest = hashlib.sha256(kernel.canonicalize(header_line(log)) + b"\n")
+    max_depth = log.limits.max_depth
     for event in log:
-        digest.add(canonical_json(event.envelope))
-    return str(digest)
+        text = event.raw
+        if b"sourceEventSeqs" in text or b"\\u" in text:  # A key may be spelled so.
+            text = kernel.dump(event.envelope, max_depth=max_depth)
+        digest.update(kernel.canonicalize(text, max_depth=max_depth) + b"\n")
+    return f"sha256:{digest.hexdigest()}"
 
 
 @contextmanager
@@ -119,92 +99,28 @@ def current_log(log: Log, *, strict_current: bool = False) -> Generator[Log]:
         yield upgraded
 
 
-class AttemptRows:
-    """Makes the attempt rows of one log, in the order of its settlements. Spec: 60 §6.2, §6.3."""
+class _Causes:
+    """Says why attempts were cut that did not report their end themselves. Spec: 60 §6.3."""
 
     def __init__(self, log: Log) -> None:
-        """Begin before the first event.
-
-        Args:
-            log: The log, for the turn ends that follow a failed attempt. It is only read again
-                where there is one.
-        """
+        """Wait for the first question: only then the log is read ahead, once."""
         self._log = log
-        self._tries: dict[bytes, int] = {}
-        self._causes: dict[int, dict[str, Any]] | None = None
+        self._found: dict[int, bytes] | None = None
 
-    def row(
-        self, event: Event, records: list[Any], *, allow_opaque: bool = False
-    ) -> dict[str, Any]:
-        """Return the attempt row of the next settlement.
-
-        Args:
-            event: The settlement.
-            records: Its stream, which may come from elsewhere.
-            allow_opaque: Whether a stream that does not expand is taken as it is.
-
-        Raises:
-            SidecarError: The stream does not expand (`corrupt`).
-        """
-        data = event.data
-        kind = SETTLEMENTS[event.type or ""]
-        chunk_count: int | None
-        try:
-            # Columns obey the rules of expansion without an object for each chunk.
-            chunk_count = len(kernel.stream_columns(records).time)
-        except StreamError as error:
-            if not allow_opaque:
-                message = f"the stream does not expand: {error.message}"
-                raise _corrupt(message, self._log.path, event) from error
-            chunk_count = None
-        turn, step = data.get("turn"), data.get("step")
-        is_replayable = chunk_count is not None and (
-            kind == "attempt" or event.surface_op == "append"
-        )
-        number = 0
-        if is_replayable:
-            place = kernel.dump([turn, step])
-            number = self._tries[place] = self._tries.get(place, 0) + 1
-        row = {
-            "type": "attempt",
-            "seq": event.seq,
-            "kind": kind,
-            "turn": turn,
-            "step": step,
-            "try": number,
-            "replayable": is_replayable,
-            "ending": "finish",
-        }
-        row |= self._ending(event, kind, data, records)
-        return row | {"chunks": chunk_count, "stream": records}
-
-    def _ending(
-        self, event: Event, kind: str, data: dict[str, Any], records: list[Any]
-    ) -> dict[str, Any]:
-        if kind == "message":
-            if data.get("interrupted") is True:
-                return {"ending": "cut", "cause": "cancelled"}
-            return {}
-        if _finish_kind(records) in ("error", "aborted"):
-            return {}
-        if self._causes is None:
-            self._causes = _find_causes(self._log)
-        return {"ending": "cut"} | self._causes.get(event.seq, {"cause": "unknown"})
+    def __call__(self, seq: int) -> bytes:
+        """Return the members `cause` and `failure` of an attempt as JSON text, without braces."""
+        if self._found is None:
+            self._found = _find_causes(self._log)
+        return self._found.get(seq, _UNKNOWN)
 
 
-def _finish_kind(records: list[Any]) -> Any:
-    try:
-        chunk = kernel.last_chunk(records, "finish")
-    except (StreamError, TypeError):  # Only an opaque stream has such records.
-        return None
-    reason = None if chunk is None else chunk.get("reason")
-    return reason.get("kind") if is_object(reason) else None
+_UNKNOWN: Final = b'"cause":"unknown"'
 
 
-def _find_causes(log: Log) -> dict[int, dict[str, Any]]:
+def _find_causes(log: Log) -> dict[int, bytes]:
     """Look ahead: what ended the turn of each `assistant/attempt`, by its seq."""
     waiting: dict[bytes, list[int]] = {}
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, bytes] = {}
     for event in log:
         if event.type not in ("assistant/attempt", "turn/end"):
             continue
@@ -218,20 +134,17 @@ def _find_causes(log: Log) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _cause_of(reason: Any) -> dict[str, Any]:
+def _cause_of(reason: Any) -> bytes:
     kind = reason.get("kind") if is_object(reason) else None
     if kind in ("aborted", "interrupted"):
-        return {"cause": "cancelled"}
+        return b'"cause":"cancelled"'
     if kind == "error" and is_object(reason.get("error")):
-        return {"cause": "error", "failure": reason["error"]}
-    return {"cause": "unknown"}
+        return kernel.dump({"cause": "error", "failure": reason["error"]})[1:-1]
+    return _UNKNOWN
 
 
-def _corrupt(
-    message: str, path: str | None, event: Event | None = None, line: int | None = None
-) -> SidecarError:
-    seq = None if event is None else event.seq
-    return SidecarError(message, path, line, None, seq, None, "60 §7", "corrupt")
+def _corrupt(message: str, path: str | None, seq: int | None = None) -> SidecarError:
+    return SidecarError(message, path, None, None, seq, None, "60 §7", "corrupt")
 
 
 def _mismatch(message: str, path: str | None) -> SidecarError:
@@ -293,90 +206,107 @@ def split(
         DshCodecError, OSError: As for iterating over the log.
 
     Note:
-        One pass, two if an attempt failed; memory: one row. Both parts lie in temporary files.
+        One pass, two if an attempt was cut; memory: one row. Both parts lie in temporary files.
         The same log always gives the same bytes. Spec: 60 §5 to §7.
     """
-    with current_log(log, strict_current=strict_current) as current:
-        return _split(current, allow_opaque=allow_opaque)
-
-
-def _split(log: Log, *, allow_opaque: bool) -> Split:
-    full, stripped = _Digest(), _Digest()
-    describe = AttemptRows(log)
-    row_count = event_count = 0
-    rows: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115
     assembled: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115
     sidecar: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115
     try:
-        header = header_line(log)
-        assembled.write(header)
-        text = canonical_json(kernel.parse(header))
-        full.add(text)
-        stripped.add(text)
-        for event in log:
-            event_count += 1
-            envelope = event.envelope
-            text = canonical_json(envelope)
-            full.add(text)
-            if event.type in SETTLEMENTS:
-                records = _records_of(event, log.path)
-                row = describe.row(event, records, allow_opaque=allow_opaque)
-                rows.write(kernel.dump(row) + b"\n")
-                row_count += 1
-                written, text = _with_stream(event, envelope, [])
-                stripped.add(text)
-                assembled.write(written)
-            else:
-                stripped.add(text)
-                assembled.write(event.raw)
-            assembled.write(b"\n")
-        first = {
-            "type": "dsh-replay",
-            "version": SIDECAR_VERSION,
-            "sessionId": log.id,
-            "formatVersion": CURRENT_GENERATION,
-            "eventCount": event_count,
-            "attempts": row_count,
-            "sourceDigest": str(full),
-            "assembledDigest": str(stripped),
-        }
-        sidecar.write(kernel.dump(first) + b"\n")
-        rows.seek(0)
-        shutil.copyfileobj(rows, sidecar, PIECE_BYTES)
-        return Split(_spooled(assembled, log), Sidecar(own_file(sidecar, path=None)))
+        with current_log(log, strict_current=strict_current) as current:
+            writer = SidecarWriter(sidecar)
+            for part in split_text(current, writer, allow_opaque=allow_opaque):
+                assembled.write(part)
+            parts = _spooled(assembled, current)
+        return Split(parts, Sidecar(own_file(sidecar, path=None)))
     except BaseException:
         assembled.close()
         sidecar.close()
         raise
-    finally:
-        rows.close()
+
+
+def split_text(
+    log: Log, sidecar: SidecarWriter, *, allow_opaque: bool = False
+) -> Iterator[bytes]:
+    """Write the sidecar of a log, and yield the text of its assembled log.
+
+    Args:
+        log: An open log of generation 4.
+        sidecar: Takes the attempt rows, and the header row at the end.
+        allow_opaque: As for `split`.
+
+    Yields:
+        The header row, then whole rows.
+
+    Raises:
+        SidecarError, DshCodecError, OSError: As for `split`.
+    """
+    scanner = _split_scanner(log, allow_opaque=allow_opaque)
+
+    def first_row(share: float = 1) -> bytes:
+        full, stripped = scanner.digests()
+        row = {
+            "type": "dsh-replay",
+            "version": SIDECAR_VERSION,
+            "sessionId": log.id,
+            "formatVersion": CURRENT_GENERATION,
+            "eventCount": int(scanner.event_count / share),
+            "attempts": int(scanner.attempt_count / share),
+            "sourceDigest": full,
+            "assembledDigest": stripped,
+        }
+        return kernel.dump(row) + b"\n"
+
+    yield header_line(log)
+    is_first = True
+    for assembled, rows in _feed_split(log, scanner):
+        if is_first:
+            # Only the digits of two numbers have to be guessed.
+            share = scanner.fed_bytes / max(log.file_bytes, scanner.fed_bytes, 1)
+            sidecar.reserve(len(first_row(share or 1)))
+            is_first = False
+        sidecar.write(rows)
+        yield assembled
+    sidecar.finish(first_row())
+
+
+def attempt_rows(log: Log) -> Iterator[dict[str, Any]]:
+    """Yield the attempt rows of a log of generation 4, in the order of its settlements.
+
+    Raises:
+        SidecarError, DshCodecError, OSError: As for `split`.
+
+    Note:
+        They are made as they are asked for. Spec: 60 §6.2.
+    """
+    for _, rows in _feed_split(log, _split_scanner(log, allow_opaque=False)):
+        for row in rows.split(b"\n")[:-1]:
+            yield kernel.parse(row, max_depth=log.limits.max_depth)
+
+
+def _split_scanner(log: Log, *, allow_opaque: bool) -> SplitScanner:
+    return kernel.SplitScanner(
+        header_line(log),
+        _Causes(log),
+        allow_opaque=allow_opaque,
+        mode=log.mode,
+        max_row_bytes=log.limits.max_row_bytes,
+        max_depth=log.limits.max_depth,
+    )
+
+
+def _feed_split(log: Log, scanner: SplitScanner) -> Iterator[tuple[bytes, bytes]]:
+    try:
+        yield from log.feed_to(scanner)
+    except StreamError as error:
+        message = error.message
+        if error.record is not None:
+            message = f"the stream does not expand: {message}"
+        raise _corrupt(message, log.path, error.seq) from error
 
 
 def _spooled(file: IO[bytes], log: Log) -> Log:
-    limits = log._limits  # pyright: ignore[reportPrivateUsage]
     source = own_file(file, path=log.path)
-    return Log(source, log.header, "none", mode="strict", limits=limits)
-
-
-def _records_of(event: Event, path: str | None) -> list[Any]:
-    data = event.data
-    records = data.get("stream") if is_object(data) else None
-    if not is_array(records):
-        message = "the settlement has no array as its stream"
-        raise _corrupt(message, path, event)
-    return records
-
-
-def _with_stream(
-    event: Event, envelope: dict[str, Any], records: list[Any]
-) -> tuple[bytes, bytes]:
-    """Return the row of a settlement with another stream, as written and canonical."""
-    data = envelope["data"] | {"stream": records}
-    changed = envelope | {"data": data}
-    written = changed
-    if "sourceEventSeqs" in envelope:  # The row keeps its ranges.
-        written = kernel.parse(event.raw) | {"data": data}
-    return kernel.dump(written), canonical_json(changed)
+    return Log(source, log.header, "none", mode="strict", limits=log.limits)
 
 
 def join(assembled: Log, sidecar: Sidecar) -> Log:
@@ -397,8 +327,26 @@ def join(assembled: Log, sidecar: Sidecar) -> Log:
         DshCodecError, OSError: As for iterating over the log or the sidecar.
 
     Note:
-        One pass, two if an attempt failed; memory: one row. Nothing is returned before both
+        One pass, two if an attempt was cut; memory: one row. Nothing is returned before both
         digests were compared. Spec: 60 §7.
+    """
+    joined: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115
+    try:
+        for part in join_text(assembled, sidecar):
+            joined.write(part)
+        return _spooled(joined, assembled)
+    except BaseException:
+        joined.close()
+        raise
+
+
+def join_text(assembled: Log, sidecar: Sidecar) -> Iterator[bytes]:
+    """Yield the text of the log that was split: the header row, then whole rows.
+
+    The text is that log only if no error is raised behind its last part.
+
+    Raises:
+        SidecarError, UnsupportedError, DshCodecError, OSError: As for `join`.
     """
     with current_log(assembled, strict_current=True):
         header = sidecar.header
@@ -414,93 +362,94 @@ def join(assembled: Log, sidecar: Sidecar) -> Log:
                 f"one has {CURRENT_GENERATION}"
             )
             raise _mismatch(message, sidecar.path)
-        joined: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115
-        try:
-            _Join(assembled, sidecar, joined).run()
-            return _spooled(joined, assembled)
-        except BaseException:
-            joined.close()
-            raise
+    rows = _LinesLeft(sidecar)
+    line = header_line(assembled)
+    limits = assembled.limits
+    scanner = kernel.JoinScanner(
+        line,
+        rows,
+        _Causes(assembled),
+        mode=assembled.mode,
+        max_row_bytes=limits.max_row_bytes,
+        max_depth=limits.max_depth,
+    )
+    yield line
+    yield from assembled.feed_to(scanner)
+    full, stripped = scanner.digests()
+    is_own = (
+        scanner.event_count == header["eventCount"]
+        and stripped == header["assembledDigest"]
+    )
+    if not is_own and _is_projection(assembled):
+        message = (
+            "the log is a projection without reasoning, which was dropped for good: no sidecar "
+            "makes the log of it again; join the assembled log that 'dsh-codec split' wrote"
+        )
+        raise _mismatch(message, assembled.path)
+    if scanner.event_count != header["eventCount"]:
+        message = (
+            f"the log has {scanner.event_count} events, the sidecar is of one with "
+            f"{header['eventCount']}"
+        )
+        raise _mismatch(message, sidecar.path)
+    if stripped != header["assembledDigest"]:
+        message = "the log is not the assembled log of this sidecar: digests differ"
+        raise _mismatch(message, sidecar.path)
+    if rows.fault is not None:
+        raise rows.fault
+    if scanner.fault is not None:
+        raise scanner.fault.located(path=sidecar.path)
+    rows.require_none_left()
+    if full != header["sourceDigest"]:
+        message = (
+            "the joined log is not the one that was split: digests differ, so a value "
+            "in the sidecar was changed"
+        )
+        raise _mismatch(message, sidecar.path)
 
 
-class _Join:
-    """One pass over an assembled log and its sidecar."""
+def _is_projection(log: Log) -> bool:
+    last = deque(log, maxlen=1)
+    return any(event.type == PROJECTION for event in last)
 
-    def __init__(self, log: Log, sidecar: Sidecar, joined: IO[bytes]) -> None:
-        self._log = log
+
+class _LinesLeft:
+    """The attempt rows of a sidecar as text; what is wrong with its form is kept for later."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
         self._sidecar = sidecar
-        self._joined = joined
-        self._rows = iter(sidecar)
-        self._describe = AttemptRows(log)
+        self._lines = sidecar.attempt_lines()
+        self._count = 0
+        self.fault: SidecarError | None = None
 
-    def run(self) -> None:
-        full, stripped = _Digest(), _Digest()
-        fault: SidecarError | None = None
-        event_count = 0
-        header = header_line(self._log)
-        self._joined.write(header)
-        text = canonical_json(kernel.parse(header))
-        full.add(text)
-        stripped.add(text)
-        for event in self._log:
-            event_count += 1
-            envelope = event.envelope
-            text = canonical_json(envelope)
-            stripped.add(text)
-            if fault is not None:
-                continue
-            written = event.raw
-            if event.type in SETTLEMENTS:
-                try:
-                    records = self._records_for(event)
-                except SidecarError as error:
-                    # A wrong assembled log is the better explanation, if it is one.
-                    fault = error
-                    continue
-                written, text = _with_stream(event, envelope, records)
-            full.add(text)
-            self._joined.write(written)
-            self._joined.write(b"\n")
-        expected = self._sidecar.header
-        if event_count != expected["eventCount"]:
-            message = (
-                f"the log has {event_count} events, the sidecar is of one with "
-                f"{expected['eventCount']}"
-            )
-            raise _mismatch(message, self._sidecar.path)
-        if str(stripped) != expected["assembledDigest"]:
-            message = "the log is not the assembled log of this sidecar: digests differ"
-            raise _mismatch(message, self._sidecar.path)
-        if fault is not None:
-            raise fault
-        for row in self._rows:
-            message = (
-                f"the attempt row of seq {row['seq']} has no settlement in the log"
-            )
-            raise _corrupt(message, self._sidecar.path)
-        if str(full) != expected["sourceDigest"]:
-            message = (
-                "the joined log is not the one that was split: digests differ, so a value "
-                "in the sidecar was changed"
-            )
-            raise _mismatch(message, self._sidecar.path)
+    def __iter__(self) -> Self:
+        return self
 
-    def _records_for(self, event: Event) -> list[Any]:
-        path = self._sidecar.path
-        if _records_of(event, self._log.path):
-            message = "the settlement has a stream: the log is not an assembled one"
-            raise _corrupt(message, self._log.path, event)
-        row = next(self._rows, None)
-        if row is None:
-            message = "the settlement has no attempt row in the sidecar"
-            raise _corrupt(message, path, event)
-        records: list[Any] = row["stream"]
-        is_opaque = "chunks" in row and row["chunks"] is None
-        expected = self._describe.row(event, records, allow_opaque=is_opaque)
-        for key in _CHECKED:
-            if not deep_equal(row.get(key, MISSING), expected.get(key, MISSING)):
-                message = (
-                    f"{key} of the attempt row does not fit the log and the stream"
-                )
-                raise _corrupt(message, path, event)
-        return records
+    def __next__(self) -> bytes:
+        try:
+            line = next(self._lines)
+        except SidecarError as error:
+            # A wrong assembled log is the better explanation, if it is one.
+            self.fault = error
+            raise StopIteration from None
+        self._count += 1
+        return line
+
+    def require_none_left(self) -> None:
+        """Refuse rows that no settlement took, and a number that the header does not give.
+
+        Raises:
+            SidecarError: As it says (`corrupt`).
+        """
+        expected, path = self._sidecar.header["attempts"], self._sidecar.path
+        for _ in self:
+            message = f"the sidecar has more attempt rows than the {self._count - 1} settlements of the log"
+            raise _corrupt(message, path)
+        if self.fault is not None:
+            raise self.fault
+        if self._count != expected:
+            message = (
+                f"the sidecar has {self._count} attempt rows, its header says {expected}: it "
+                "is not complete, or was changed"
+            )
+            raise _corrupt(message, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from dsh_codec._backend import kernel
 from dsh_codec.errors import (
@@ -15,8 +15,7 @@ from dsh_codec.errors import (
 from dsh_codec.events import is_array, is_equal_number, is_object
 from dsh_codec.find import CURRENT_GENERATION
 from dsh_codec.limits import MAX_DEPTH, MAX_FRAME_PLAIN_BYTES, MAX_ROW_BYTES
-from dsh_codec.rawrows import header_line
-from dsh_codec.source import identify, open_source
+from dsh_codec.source import PIECE_BYTES, identify, open_source
 from dsh_codec.values import is_count
 
 if TYPE_CHECKING:
@@ -24,13 +23,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from dsh_codec._types import Compression
-    from dsh_codec.log import Log
     from dsh_codec.source import Source, SourceLike
 
 __all__ = [
     "SIDECAR_VERSION",
     "Sidecar",
-    "log_text",
+    "SidecarWriter",
     "sidecar_filename",
     "stored",
 ]
@@ -128,11 +126,9 @@ class Sidecar:
         Note:
             One row in memory. The members of a row are checked when it is joined or replayed.
         """
-        lines = self._lines()
-        next(lines, None)
         last: float = -1
         count = 0
-        for count, raw in enumerate(lines, 1):
+        for count, raw in enumerate(self.attempt_lines(), 1):
             row = self._parse(raw, count + 1)
             seq = row.get("seq")
             if row.get("type") != "attempt":
@@ -152,6 +148,17 @@ class Sidecar:
                 f"{self.header['attempts']}: it is not complete, or was changed"
             )
             raise self._corrupt(message)
+
+    def attempt_lines(self) -> Iterator[bytes]:
+        """Yield the attempt rows as bytes without their line feeds, unchecked.
+
+        Raises:
+            SidecarError: The last row is cut off (`corrupt`).
+            FrameError, LimitExceededError, OSError: The file cannot be read.
+        """
+        lines = self._lines()
+        next(lines, None)
+        yield from lines
 
     def text(self) -> Iterator[bytes]:
         """Yield the rows as bytes, the header row first, each with its line feed."""
@@ -246,25 +253,83 @@ class Sidecar:
         )
 
 
-def log_text(log: Log) -> Iterator[bytes]:
-    """Yield the rows of a log as bytes, the header row first, each with its line feed.
+class SidecarWriter:
+    """Writes the rows of a sidecar in one pass, although its header row is known last.
 
-    Raises:
-        DshCodecError, OSError: As for iterating over the log.
+    Room for the header is left at the start of the file; where it does not fit, the rows are
+    moved.
     """
-    yield header_line(log)
-    for event in log:
-        yield event.raw + b"\n"
+
+    def __init__(self, file: IO[bytes], *, compression: Compression = "none") -> None:
+        """Take an empty file, which can be read and sought, and stays the caller's to close."""
+        self._file = file
+        self._compression = compression
+        self._room_bytes = 0
+        self._batch: list[bytes] = []
+        self._batch_bytes = 0
+
+    def reserve(self, header_bytes: int) -> None:
+        """Leave room for a header row of probably so many bytes, before the first row."""
+        self._room_bytes = header_bytes
+        self._file.seek(header_bytes)
+
+    def write(self, rows: bytes) -> None:
+        """Add whole rows.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        if self._compression == "none":
+            self._file.write(rows)
+            return
+        self._batch.append(rows)
+        self._batch_bytes += len(rows)
+        if self._batch_bytes >= _FRAME_BYTES:
+            self._end_frame()
+
+    def finish(self, header: bytes) -> None:
+        """Write the header row in front of all others.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        if self._batch_bytes:
+            self._end_frame()
+        stored_header = _batch([header], self._compression)
+        end = self._file.tell()
+        move = len(stored_header) - self._room_bytes
+        if move:
+            self._move(end, move)
+            self._file.truncate(end + move)
+        self._file.seek(0)
+        self._file.write(stored_header)
+        self._file.flush()
+
+    def _end_frame(self) -> None:
+        self._file.write(_batch(self._batch, self._compression))
+        self._batch, self._batch_bytes = [], 0
+
+    def _move(self, end: int, move: int) -> None:
+        """Move the rows, piece by piece, so that none is written over before it is read."""
+        starts = range(self._room_bytes, end, PIECE_BYTES)
+        for start in starts if move < 0 else reversed(starts):
+            self._file.seek(start)
+            piece = self._file.read(min(PIECE_BYTES, end - start))
+            self._file.seek(start + move)
+            self._file.write(piece)
 
 
 def stored(rows: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
     """Yield rows as a file holds them.
 
     Args:
-        rows: Rows with their line feeds, the header row first.
+        rows: Rows with their line feeds, one or more in a piece; the header row first, alone.
         compression: How to store them: as they are, or in Zstandard frames, the header row
             alone in the first one (10 §7.2).
     """
+    if compression == "none":
+        yield from rows
+        return
     batch: list[bytes] = []
     batch_bytes = 0
     for position, row in enumerate(rows):

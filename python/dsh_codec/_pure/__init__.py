@@ -3,6 +3,7 @@
 from dsh_codec._pure.admission import admit
 from dsh_codec._pure.attempt_text import expand_lines, pack_lines
 from dsh_codec._pure.bulk import check_bytes, check_file, check_many
+from dsh_codec._pure.canonical import canonicalize
 from dsh_codec._pure.columns import (
     ColumnScanner,
     StoredStream,
@@ -23,6 +24,7 @@ from dsh_codec._pure.json import dump, parse
 from dsh_codec._pure.row import RowScanner, encode_event
 from dsh_codec._pure.runs import RunScanner, pack_runs
 from dsh_codec._pure.seqs import decode_seqs, encode_seqs
+from dsh_codec._pure.sidecar import JoinScanner, SplitScanner
 from dsh_codec._pure.stream import (
     Assembler,
     Packer,
@@ -48,11 +50,14 @@ __all__ = [
     "FrameReader",
     "FrameScanner",
     "FrameWriter",
+    "JoinScanner",
     "Packer",
     "RowScanner",
     "RunScanner",
+    "SplitScanner",
     "StoredStream",
     "admit",
+    "canonicalize",
     "check_bytes",
     "check_file",
     "check_many",

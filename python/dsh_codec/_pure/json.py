@@ -293,6 +293,13 @@ _encode_string: Final = json.encoder.encode_basestring
 
 def dump(value: Any, /, *, max_depth: int = 1024) -> bytes:
     """Write a value as compact JSON. See `_kernel.pyi`."""
+    return write(value, _ordered_keys, max_depth=max_depth)
+
+
+def write(
+    value: Any, order: Callable[[dict[str, Any]], list[str]], *, max_depth: int
+) -> bytes:
+    """Write a value as compact JSON, the keys of each object in the order that is given."""
     pieces: list[str] = []
     # The containers being written: their remaining members and their last character.
     open_containers: list[tuple[Iterator[tuple[str, Any]], str]] = []
@@ -316,7 +323,7 @@ def dump(value: Any, /, *, max_depth: int = 1024) -> bytes:
             open_containers.append((members, closing))
             if kind is dict:
                 pieces.append(prefix + "{")
-                members, closing = _members(item), "}"
+                members, closing = _members(item, order(item)), "}"
             else:
                 pieces.append(prefix + "[")
                 members, closing = _elements(item), "]"
@@ -345,9 +352,9 @@ def _elements(array: list[Any] | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
         separator = ","
 
 
-def _members(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _members(members: dict[str, Any], keys: list[str]) -> Iterator[tuple[str, Any]]:
     separator = ""
-    for key in _ordered_keys(members):
+    for key in keys:
         yield f"{separator}{_encode_string(key)}:", members[key]
         separator = ","
 

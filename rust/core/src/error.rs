@@ -43,6 +43,8 @@ pub enum ErrorKind {
         /// Index of the pushed chunk, if known.
         record: Option<u64>,
     },
+    /// A row of a replay sidecar is damaged, or does not fit its log. Spec 60 §7.
+    Sidecar,
     /// An input exceeds a limit.
     Limit {
         /// Keyword argument that sets the limit.
@@ -162,6 +164,7 @@ impl Error {
             ErrorKind::Frame => ErrorKind::Frame,
             ErrorKind::Row => ErrorKind::Row,
             ErrorKind::Syntax => ErrorKind::Syntax,
+            ErrorKind::Sidecar => ErrorKind::Sidecar,
             ErrorKind::SeqGap { expected, got } => ErrorKind::SeqGap {
                 expected: *expected,
                 got: got.clone(),

@@ -1,7 +1,7 @@
 //! DSH session logs: bytes to frames to rows to checked records. No Python in it.
 //!
 //! Layers, each may use what stands before it: [`error`] and [`limits`], [`json`], [`frame`], [`row`] with [`stream`]
-//! and [`rules`], [`bulk`].
+//! and [`rules`], [`bulk`] and [`sidecar`].
 #![deny(unsafe_code)] // allowed in json/blocks.rs, which has the SIMD
 
 pub mod bulk;
@@ -11,6 +11,7 @@ pub mod json;
 pub mod limits;
 pub mod row;
 pub mod rules;
+pub mod sidecar;
 pub mod stream;
 
 pub use error::{Error, ErrorKind, Location, Result};

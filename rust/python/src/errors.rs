@@ -92,6 +92,7 @@ fn to_exception(py: Python<'_>, error: &Error, path: Option<&Path>) -> PyResult<
         }
         ErrorKind::Stream { record } => instance(py, "StreamError", error, path, (*record,)),
         ErrorKind::UnknownChunk { record } => instance(py, "UnknownChunkError", error, path, (*record,)),
+        ErrorKind::Sidecar => instance(py, "SidecarError", error, path, ("corrupt",)),
         ErrorKind::Limit { which, value } => {
             instance(py, "LimitExceededError", error, path, (*which, *value))
         }

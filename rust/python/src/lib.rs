@@ -16,6 +16,7 @@ mod pystring;
 mod pyvalue;
 mod row;
 mod runs;
+mod sidecar;
 mod stream;
 mod write;
 
@@ -42,6 +43,8 @@ mod _native {
     use super::row::{RowScanner, admit, decode_seqs, encode_event, encode_seqs, parse_header};
     #[pymodule_export]
     use super::runs::{RunScanner, pack_runs};
+    #[pymodule_export]
+    use super::sidecar::{JoinScanner, SplitScanner, canonicalize};
     #[pymodule_export]
     use super::stream::{
         Assembler, Packer, chunk_has_visible_text, chunks_of, expand, first_token_time, has_visible_content,

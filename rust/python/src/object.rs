@@ -286,7 +286,7 @@ impl Sink for ObjectSink<'_, '_> {
         self.push(filled.map(|()| dict))
     }
 
-    fn string_array(&mut self, _start: usize, _end: usize, _count: usize) -> Flow {
+    fn string_array(&mut self, _start: usize, _end: usize, _count: usize, _is_compact: bool) -> Flow {
         Err(Stopped) // never called, see PACKED
     }
 

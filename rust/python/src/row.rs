@@ -76,6 +76,10 @@ pub(crate) fn scan_options(
 #[derive(Clone, Copy)]
 pub(crate) struct Generation(u8);
 
+impl Generation {
+    pub(crate) const CURRENT: Self = Self(core::CURRENT_GENERATION);
+}
+
 impl FromPyObject<'_, '_> for Generation {
     type Error = PyErr;
 

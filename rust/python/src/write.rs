@@ -2,7 +2,7 @@
 
 use dsh_codec_core::json::number::{is_safe, write_double};
 use dsh_codec_core::json::text::write_string;
-use dsh_codec_core::json::{may_be_retired, order_keys};
+use dsh_codec_core::json::{is_retired, order_keys};
 use dsh_codec_core::{Error, ErrorKind};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -248,7 +248,7 @@ fn write_scalar<'py>(
 #[inline]
 fn write_text(text: &Bound<'_, PyString>, notes: &mut Notes<'_>, out: &mut Vec<u8>) -> KernelResult<()> {
     let text = pystring::to_wtf8(text)?;
-    notes.may_be_retired |= may_be_retired(&text);
+    notes.may_be_retired |= is_retired(&text);
     write_string(&text, out);
     Ok(())
 }

@@ -48,7 +48,8 @@ fn parity(mut bits: u64) -> u64 {
     bits
 }
 
-/// Reads an array of strings whose inside starts at `start`: the byte behind `]` and the number of strings.
+/// Reads an array of strings whose inside starts at `start`: the byte behind `]`, the number of strings, and whether the
+/// array is known to be compact.
 ///
 /// None if an element is no string. A syntax error is left for the reader to find again.
 #[inline(always)]
@@ -56,11 +57,14 @@ pub(super) fn string_array<B: Blocks, const ROW: bool>(
     blocks: B,
     bytes: &[u8],
     start: usize,
-) -> Result<Option<(usize, usize)>, Fault> {
+) -> Result<Option<(usize, usize, bool)>, Fault> {
     match strings_blockwise(blocks, bytes, start) {
-        Blockwise::Done(done) => Ok(Some(done)),
+        Blockwise::Done((end, count)) => Ok(Some((end, count, true))),
         Blockwise::End => Err(Fault::end(bytes)),
-        Blockwise::Unclear => strings_one_by_one::<B, ROW>(blocks, bytes, start),
+        Blockwise::Unclear => {
+            let found = strings_one_by_one::<B, ROW>(blocks, bytes, start)?;
+            Ok(found.map(|(end, count)| (end, count, false)))
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod arrays;
 mod blocks;
+mod canonical;
 mod lazy;
 pub mod number;
 mod reader;
@@ -17,12 +18,14 @@ mod unpack;
 mod writer;
 
 pub(crate) use blocks::{Blocks, Task as BlockTask, dispatch as run_blocks};
+pub(crate) use canonical::has_canonical_strings;
+pub use canonical::{Sink as CanonicalSink, write_canonical};
 pub use reader::{Fault, FaultKind};
 pub(crate) use reader::{read_integer, read_string_end};
 pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};
 pub(crate) use spell::push_literal;
 pub(crate) use tape::Shelf;
-pub use tape::{Elements, Kind, Members, Node, Tape, may_be_retired};
+pub use tape::{Elements, Kind, Members, Node, Tape, is_retired};
 pub use writer::{order_keys, write_node};
 
 use reader::{Open, read_value, skip_space};

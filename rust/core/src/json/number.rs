@@ -58,6 +58,26 @@ pub fn double(value: i64) -> f64 {
     }
 }
 
+/// Appends a safe integer.
+#[inline]
+pub fn write_integer(value: i64, out: &mut Vec<u8>) {
+    let mut digits = [b'0'; 20];
+    let mut rest = value.unsigned_abs();
+    let mut len = 0;
+    for place in digits.iter_mut().rev() {
+        *place = u8::try_from(rest % 10).map_or(b'0', |digit| b'0' + digit);
+        rest /= 10;
+        len += 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(digits.get(digits.len() - len..).unwrap_or_default());
+}
+
 /// Appends a double as JavaScript writes it in JSON: shortest digits, `0` for −0, `null` if not finite.
 pub fn write_double(value: f64, out: &mut Vec<u8>) {
     if value.is_finite() {

@@ -476,10 +476,11 @@ fn read_packed<B: Blocks, S: Sink, const ROW: bool>(
 ) -> Result<Option<usize>, Fault> {
     match bytes.get(skip_space::<ROW>(bytes, at + 1)) {
         Some(b'"') => {
-            let Some((end, count)) = arrays::string_array::<B, ROW>(blocks, bytes, at + 1)? else {
+            let Some((end, count, is_compact)) = arrays::string_array::<B, ROW>(blocks, bytes, at + 1)?
+            else {
                 return Ok(None);
             };
-            checked(sink.string_array(at, end, count), at)?;
+            checked(sink.string_array(at, end, count, is_compact), at)?;
             Ok(Some(end))
         }
         Some(b'-' | b'0'..=b'9') => {

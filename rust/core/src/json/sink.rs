@@ -61,8 +61,8 @@ pub trait Sink {
         self.begin_object(start)?;
         self.end_object(end)
     }
-    /// A whole array of one or more strings, checked.
-    fn string_array(&mut self, start: usize, end: usize, count: usize) -> Flow;
+    /// A whole array of one or more strings, checked; `is_compact` if it is known to hold no white space between them.
+    fn string_array(&mut self, start: usize, end: usize, count: usize, is_compact: bool) -> Flow;
     /// A whole array of one or more integers of at most 15 digits, checked.
     fn integer_array(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow;
 }

@@ -42,6 +42,11 @@ fn has_short_escapes_only(literal: &[u8]) -> bool {
     true
 }
 
+/// Whether the string literals in some text are canonical; nothing else in it may hold a backslash.
+fn is_canonical(literals: &[u8]) -> bool {
+    has_short_escapes_only(literals) && std::str::from_utf8(literals).is_ok()
+}
+
 #[cold]
 fn rewrite(literal: &[u8], out: &mut Vec<u8>) {
     let inside = literal
@@ -50,7 +55,27 @@ fn rewrite(literal: &[u8], out: &mut Vec<u8>) {
     write_string(&decode_string(inside), out);
 }
 
-impl Node<'_> {
+impl<'a> Node<'a> {
+    /// The bytes of an array that the tape holds as one, if they are compact and canonical as they stand. `is_plain` says
+    /// that all string literals of the text are known to be canonical.
+    pub(crate) fn canonical_array(&self, is_plain: bool) -> Option<&'a [u8]> {
+        let raw = self.raw()?;
+        let is_canonical = if let Some(shape) = self.integer_shape() {
+            // Integers of at most 15 digits have one spelling, but for −0, which is written as 0.
+            !shape.negative_zero && raw.iter().all(|&byte| byte > b' ')
+        } else {
+            self.is_compact_text_array() && (is_plain || is_canonical(raw))
+        };
+        is_canonical.then_some(raw)
+    }
+
+    /// The bytes of a string, quotes included, if they are canonical as they stand; `is_plain` as above.
+    #[inline]
+    pub(crate) fn canonical_literal(&self, is_plain: bool) -> Option<&'a [u8]> {
+        self.raw()
+            .filter(|raw| self.is_text() && (is_plain || is_canonical(raw)))
+    }
+
     /// Appends a string as a canonical literal; nothing for any other value.
     pub(crate) fn push_text_literal(&self, out: &mut Vec<u8>) {
         if self.is_text() {
@@ -75,6 +100,10 @@ impl Node<'_> {
 
     /// Appends an array that the tape holds as one, compact and canonical, and says whether it is one.
     pub(crate) fn push_packed_array(&self, out: &mut Vec<u8>) -> bool {
+        if let Some(raw) = self.canonical_array(false) {
+            out.extend_from_slice(raw);
+            return true;
+        }
         if self.is_text_array() {
             out.reserve(self.raw().unwrap_or_default().len());
             out.push(b'[');
@@ -88,14 +117,7 @@ impl Node<'_> {
             out.push(b']');
             return true;
         }
-        // Integers of at most 15 digits have one spelling, but for −0, which is written as 0.
-        let raw = self.raw().unwrap_or_default();
-        let is_canonical = self.integer_shape().is_some_and(|shape| !shape.negative_zero)
-            && raw.iter().all(|&byte| byte > b' ');
-        if is_canonical {
-            out.extend_from_slice(raw);
-        }
-        is_canonical
+        false
     }
 }
 

@@ -4,6 +4,7 @@
 //! somebody asks.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::blocks::{Blocks, Task, dispatch};
 use super::lazy::{self, behind_container, closing_quote};
@@ -44,7 +45,7 @@ enum Tag {
 #[derive(Clone, Copy, Debug)]
 struct Word {
     tag: Tag,
-    /// Text: it has an escape. Shape: it may have a −0.
+    /// Text: it has an escape. Texts: it is compact. Shape: it may have a −0.
     flag: bool,
     /// Text: it has a byte from 0x80.
     high: bool,
@@ -76,17 +77,11 @@ pub struct Tape {
 /// Whether a string is one that row admission (spec 30 §6) asks for in rules A2 to A4, B, C3 and C4. A row without any
 /// of them as a value keeps these rules.
 #[inline(always)]
-fn is_retired(raw: &[u8]) -> bool {
+pub fn is_retired(raw: &[u8]) -> bool {
     matches!(
         raw,
         b"tool-result" | b"tool-addition" | b"tool-removal" | b"developer" | b"plugin"
     )
-}
-
-/// Whether a text is one of the strings that rules A2 to A4, B, C3 and C4 of spec 30 §6 look for as values.
-#[inline]
-pub fn may_be_retired(text: &[u8]) -> bool {
-    matches!(text.len(), 6 | 9 | 11..=13) && RETIRED.contains(&text)
 }
 
 /// Kind of a JSON value.
@@ -426,8 +421,8 @@ impl Sink for Tape {
     }
 
     #[inline(always)]
-    fn string_array(&mut self, start: usize, end: usize, count: usize) -> Flow {
-        self.push(Tag::Texts, start, end, false, false)?;
+    fn string_array(&mut self, start: usize, end: usize, count: usize, is_compact: bool) -> Flow {
+        self.push(Tag::Texts, start, end, is_compact, false)?;
         self.push(Tag::Shape, count, 0, false, false)
     }
 
@@ -553,8 +548,8 @@ impl Sink for Lean<'_> {
     }
 
     #[inline(always)]
-    fn string_array(&mut self, start: usize, end: usize, count: usize) -> Flow {
-        self.put(|tape| tape.string_array(start, end, count))
+    fn string_array(&mut self, start: usize, end: usize, count: usize, is_compact: bool) -> Flow {
+        self.put(|tape| tape.string_array(start, end, count, is_compact))
     }
 
     #[inline(always)]
@@ -679,6 +674,16 @@ impl<'a> Node<'a> {
             words: &[],
             at: usize::MAX,
             word,
+        }
+    }
+
+    /// The value `null`.
+    pub(crate) fn null() -> Self {
+        Self {
+            bytes: b"null",
+            words: &[],
+            at: usize::MAX,
+            word: NOTHING,
         }
     }
 
@@ -860,6 +865,11 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Whether the value is a packed array of strings that is known to be compact.
+    pub(crate) fn is_compact_text_array(&self) -> bool {
+        self.word.tag == Tag::Texts && self.word.flag
+    }
+
     /// What is known of a packed array of integers (which has at least one).
     #[inline]
     pub fn integer_shape(&self) -> Option<IntegerShape> {
@@ -990,6 +1000,12 @@ impl<'a> Node<'a> {
     /// The bytes of the value as they stand in the text. None for an integer of at most 15 digits: it keeps only its
     /// value.
     pub fn raw(&self) -> Option<&'a [u8]> {
+        self.bytes.get(self.range()?)
+    }
+
+    /// The place of [`Node::raw`] in the bytes that were parsed.
+    #[inline]
+    pub(crate) fn range(&self) -> Option<Range<usize>> {
         let (start, end) = match self.word.tag {
             Tag::Null | Tag::True => (self.word.a, self.word.a + 4),
             Tag::False => (self.word.a, self.word.a + 5),
@@ -1000,7 +1016,13 @@ impl<'a> Node<'a> {
             Tag::Array | Tag::Object => (self.word.a, self.close().a),
             Tag::Integer | Tag::Close | Tag::Shape => return None,
         };
-        self.bytes.get(start as usize..end as usize)
+        Some(start as usize..end as usize)
+    }
+
+    /// Whether both are the same place of one tape.
+    #[inline]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.at == other.at && self.at != usize::MAX && std::ptr::eq(self.words, other.words)
     }
 
     /// Whether every number in the value is finite and not −0. Spec 10 §1.2.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::number::write_double;
+use super::number::{write_double, write_integer};
 use super::tape::{Elements, Kind, Node};
 use super::text::{array_index, write_string};
 
@@ -64,7 +64,10 @@ pub fn write_node(node: Node<'_>, out: &mut Vec<u8>, replace: &dyn Fn(&[u8], &mu
         if let Some(node) = next.take() {
             match node.kind() {
                 Kind::Null | Kind::Boolean => out.extend_from_slice(node.raw().unwrap_or_default()),
-                Kind::Number => write_double(node.number().unwrap_or_default(), out),
+                Kind::Number => match (node.raw(), node.safe_integer()) {
+                    (None, Some(value)) => write_integer(value, out),
+                    _ => write_double(node.number().unwrap_or_default(), out),
+                },
                 Kind::Text => node.push_text_literal(out),
                 Kind::Array => {
                     if !node.push_packed_array(out) {

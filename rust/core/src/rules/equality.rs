@@ -32,7 +32,7 @@ pub(super) fn is_equal(left: Node<'_>, right: Node<'_>) -> bool {
 }
 
 /// [`is_equal`] for members that may be absent; absent equals only absent.
-pub(super) fn is_equal_member(left: Option<Node<'_>>, right: Option<Node<'_>>) -> bool {
+pub(crate) fn is_equal_member(left: Option<Node<'_>>, right: Option<Node<'_>>) -> bool {
     match (left, right) {
         (Some(left), Some(right)) => is_equal(left, right),
         (None, None) => true,

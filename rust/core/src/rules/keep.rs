@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use sha2::{Digest as _, Sha256};
+
 use super::equality::text_is;
-use super::sha256::digest;
 use crate::json::{Kind, Node};
 
 /// Bytes of text that an [`Id`] holds without allocation; a UUID has 36.
@@ -52,7 +53,7 @@ impl Id {
         }
         let head = text.first_chunk().copied().unwrap_or([0; HEAD]);
         Self(Form::Long(Box::new(Long {
-            digest: digest(text),
+            digest: Sha256::digest(text).into(),
             head,
         })))
     }

@@ -4,12 +4,13 @@
 
 use std::collections::{HashMap, HashSet};
 
+use sha2::{Digest as _, Sha256};
+
 use super::equality::{Digest, Hashers, text_is};
 use super::event::{
     Event, Message, array, count, earlier, filled, is_number, is_word, object, pick, quote, quote_text,
 };
 use super::keep::{Id, Scalar};
-use super::sha256;
 use super::tools::HeaderTools;
 use crate::error::Error;
 use crate::json::Node;
@@ -592,5 +593,5 @@ fn is_not_started_repair(event: &Event<'_, '_>, message: &Message<'_>, call: &[u
     is_word(kind, "text")
         && text
             .and_then(|text| text.text())
-            .is_some_and(|text| sha256::digest(&text) == NOTICE_SHA256)
+            .is_some_and(|text| Sha256::digest(&text).as_slice() == NOTICE_SHA256)
 }

@@ -6,7 +6,7 @@
 mod agreement;
 mod assembly;
 mod compaction;
-mod equality;
+pub(crate) mod equality;
 mod event;
 mod findings;
 mod joined;
@@ -15,7 +15,6 @@ mod lifecycle;
 mod nodes;
 mod relationships;
 mod restore;
-mod sha256;
 mod sources;
 mod surface;
 mod tools;

@@ -13,7 +13,7 @@ use super::record::{Record, Run, validate_nth};
 use super::stored::{StoredStream, parse_row};
 use super::value::{Value, Word};
 use crate::error::{Error, ErrorKind, Location, Result};
-use crate::json::number::is_safe;
+use crate::json::number::{is_safe, write_integer};
 use crate::json::text::{decode_string, write_string};
 use crate::json::{Node, Tape, push_literal, write_node};
 use crate::row::{Delta, DeltaKind, decode_packed, delta_of};
@@ -176,7 +176,7 @@ impl<'a> Head<'a> {
         push_word(self.kind.delta_type(), out);
         out.push(b',');
         push_key(Word::Index, out);
-        push_integer(self.index, out);
+        write_integer(self.index, out);
         out.push(b',');
         self.push_id_and_name(out);
         push_key(self.kind.fragment_key(), out);
@@ -442,7 +442,7 @@ impl Line {
         }
         let start = LINE_END.len() + lead_len;
         let mut digits = Vec::with_capacity(20);
-        push_integer(time, &mut digits);
+        write_integer(time, &mut digits);
         let len = digits.len();
         self.bytes.splice(start..self.time_end, digits);
         self.time_end = start + len;
@@ -499,7 +499,7 @@ impl Writer for Lines {
     fn raw(&mut self, time: i64, chunk: Node<'_>) {
         let out = &mut self.out;
         out.extend_from_slice(&self.lead);
-        push_integer(time, out);
+        write_integer(time, out);
         out.push(b',');
         push_key(Word::Chunk, out);
         write_node(chunk, out, &|_, _| false);
@@ -582,7 +582,7 @@ impl PackedText {
     fn push_raw(&mut self, time: i64, push_chunk: impl FnOnce(&mut Vec<u8>)) {
         self.begin_record();
         self.out.extend_from_slice(b"{\"type\":\"chunk\",\"time\":");
-        push_integer(time, &mut self.out);
+        write_integer(time, &mut self.out);
         self.out.extend_from_slice(b",\"chunk\":");
         push_chunk(&mut self.out);
         self.out.push(b'}');
@@ -598,10 +598,10 @@ impl PackedText {
         push_word(head.kind.record_type(), out);
         out.push(b',');
         push_key(Word::Time0, out);
-        push_integer(time0, out);
+        write_integer(time0, out);
         out.push(b',');
         push_key(Word::Index, out);
-        push_integer(head.index, out);
+        write_integer(head.index, out);
         out.push(b',');
         push_key(Word::Dt, out);
         out.push(b'[');
@@ -617,7 +617,7 @@ impl PackedText {
             self.out.push(b',');
         }
         self.has_gap = true;
-        push_integer(gap, &mut self.out);
+        write_integer(gap, &mut self.out);
     }
 }
 
@@ -734,26 +734,6 @@ fn push_word(word: Word, out: &mut Vec<u8>) {
 fn push_key(key: Word, out: &mut Vec<u8>) {
     push_word(key, out);
     out.push(b':');
-}
-
-/// Appends a safe integer.
-#[inline]
-fn push_integer(value: i64, out: &mut Vec<u8>) {
-    let mut digits = [b'0'; 20];
-    let mut rest = value.unsigned_abs();
-    let mut len = 0;
-    for place in digits.iter_mut().rev() {
-        *place = u8::try_from(rest % 10).map_or(b'0', |digit| b'0' + digit);
-        rest /= 10;
-        len += 1;
-        if rest == 0 {
-            break;
-        }
-    }
-    if value < 0 {
-        out.push(b'-');
-    }
-    out.extend_from_slice(digits.get(digits.len() - len..).unwrap_or_default());
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Expansion of records into timed chunks, written as JSON lines. Spec 20 §4.
 
 use super::record::{Record, Run};
-use super::value::{Value, write_integer};
+use super::value::Value;
+use crate::json::number::write_integer;
 use crate::json::text::write_string;
 use crate::json::{Node, write_node};
 

@@ -34,4 +34,6 @@ pub use record::{
 };
 pub use runs::{ChunkRun, RunScanner, Unit};
 pub use stored::{StoredStream, row_columns};
+
+pub(crate) use stored::parse_row;
 pub use value::{Value, Word};

@@ -18,7 +18,7 @@ use crate::row::decode_packed;
 ///
 /// # Errors
 /// `Syntax` with the byte where the row stops to be JSON; `Limit` where it nests deeper than `max_depth`.
-pub(super) fn parse_row<'a>(tape: &'a mut Tape, bytes: &'a [u8], max_depth: usize) -> Result<Node<'a>> {
+pub(crate) fn parse_row<'a>(tape: &'a mut Tape, bytes: &'a [u8], max_depth: usize) -> Result<Node<'a>> {
     tape.read_text(bytes, max_depth).map_err(|Fault { at, kind }| {
         let place = Location {
             offset: u64::try_from(at).ok(),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::error::Result;
-use crate::json::number::{self, is_negative_zero};
+use crate::json::number::is_negative_zero;
 use crate::json::text::has_visible;
 use crate::json::{IntegerShape, Kind, Node, write_node};
 
@@ -397,9 +397,4 @@ fn is_lossless_without_replaced(node: Node<'_>) -> bool {
         }
     }
     true
-}
-
-/// The JSON spelling of a safe integer.
-pub(crate) fn write_integer(value: i64, out: &mut Vec<u8>) {
-    number::write_double(number::double(value), out);
 }
