@@ -27,8 +27,16 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from dsh_codec._kernel import ColumnScanner, RowScanner
-    from dsh_codec._types import AttemptColumns, Compression, Header, Mode, Row
+    from dsh_codec._kernel import CallScanner, ColumnScanner, RowScanner
+    from dsh_codec._types import (
+        AttemptColumns,
+        Compression,
+        Header,
+        Mode,
+        Row,
+        TimedCall,
+    )
+    from dsh_codec.call_rows import CallColumns
     from dsh_codec.migrate.children import ChildEvidence
 
 __all__ = ["Attempt", "Event", "Limits", "Log", "Stream", "open"]
@@ -352,6 +360,24 @@ class Log:
                 pass
         return scanner.take_columns()
 
+    def scan_calls(self, columns: CallColumns) -> list[TimedCall]:
+        """Return the calls of a log of generation 2 to 4, see `dsh_codec.calls`.
+
+        Raises:
+            DshCodecError, OSError: As for iterating.
+        """
+        limits = self._limits
+        scanner = kernel.CallScanner(
+            **columns._asdict(),
+            mode=self.mode,
+            generation=self.generation,
+            max_row_bytes=limits.max_row_bytes,
+            max_depth=limits.max_depth,
+        )
+        for _ in self._pass(scanner):
+            pass
+        return scanner.calls()
+
     def scan(self, *, check_streams: bool = False) -> FileScan:
         """Read the whole log and say what is in it, without making events.
 
@@ -460,9 +486,11 @@ class Log:
     @overload
     def _pass(self, scanner: RowScanner) -> Iterator[tuple[list[Row], int | None]]: ...
     @overload
-    def _pass(self, scanner: ColumnScanner) -> Iterator[tuple[None, int | None]]: ...
     def _pass(
-        self, scanner: RowScanner | ColumnScanner
+        self, scanner: CallScanner | ColumnScanner
+    ) -> Iterator[tuple[None, int | None]]: ...
+    def _pass(
+        self, scanner: RowScanner | CallScanner | ColumnScanner
     ) -> Iterator[tuple[list[Row] | None, int | None]]:
         pieces = self._zstd_pieces if self.compression == "zstd" else self._plain_pieces
         frame: int | None = None
@@ -491,7 +519,7 @@ class Log:
         )
 
     def _plain_pieces(
-        self, scanner: RowScanner | ColumnScanner
+        self, scanner: RowScanner | CallScanner | ColumnScanner
     ) -> Iterator[tuple[Buffer, None]]:
         size = self.file_bytes
         for piece in self.source.pieces(0, size):
@@ -502,7 +530,7 @@ class Log:
         self.result = FileScan(result, "none", size, size, None, None, truncate_to, 0)
 
     def _zstd_pieces(
-        self, scanner: RowScanner | ColumnScanner
+        self, scanner: RowScanner | CallScanner | ColumnScanner
     ) -> Iterator[tuple[Buffer, int | None]]:
         structure = self._structure()
         reader = kernel.FrameReader(

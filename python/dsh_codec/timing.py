@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from dsh_codec.corpus import read_logs
+from dsh_codec.call_rows import CallColumns
+from dsh_codec.calls import read_call_lists
 from dsh_codec.grouping import By, Grouping, Key, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import tzinfo
 
-    from dsh_codec._types import Compression
-    from dsh_codec.calls import Call
+    from dsh_codec._types import Call, Compression, Header, TimedCall
     from dsh_codec.corpus import Places
     from dsh_codec.find import Session
     from dsh_codec.grouping import Moment
-    from dsh_codec.log import Log
 
 __all__ = ["Distribution", "Timing", "TimingRow", "timing"]
 
@@ -245,17 +244,18 @@ def timing(
         raise ValueError(message)
     grouping = Grouping(by, tz=tz, since=since, until=until)
 
-    def take(log: Log) -> Iterable[tuple[Key, Call]]:
+    def take(header: Header, made: list[TimedCall]) -> Iterable[tuple[Key, Call]]:
         found = [
             item
-            for item in grouping.take(log, with_times=True)
+            for item in grouping.take(header, made)
             if item[1].outcome not in _NO_ATTEMPTS
         ]
         return found if per == "call" else _steps(found)
 
     groups: dict[Key, TimingRow] = {}
     everything = _empty(())
-    found = read_logs(paths, take, compression=compression)
+    columns = CallColumns(tools=True, gaps=True)
+    found = read_call_lists(paths, columns, take, compression=compression)
     for key, call in found:
         groups[key] = (groups.get(key) or _empty(key)).add(call)
         everything = everything.add(call)

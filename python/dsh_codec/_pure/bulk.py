@@ -51,12 +51,13 @@ class _Options(NamedTuple):
     max_frame_plain_bytes: int
     max_depth: int
     max_packed_events: int
+    check_streams: bool = True
 
     def scanner(self) -> RowScanner:
         return RowScanner(
             mode=self.mode,
             generation=self.generation,
-            check_streams=True,
+            check_streams=self.check_streams,
             max_row_bytes=self.max_row_bytes,
             max_depth=self.max_depth,
             max_packed_events=self.max_packed_events,
@@ -223,6 +224,35 @@ def check_many(
             found.append(error)
     counter.tell()
     return found
+
+
+def read_rows(
+    path: str | os.PathLike[str],
+    generation: int,
+    limits: tuple[int, int, int],
+    take: _TakeRows,
+) -> FileScan:
+    """Scan a file and give `take` every accepted row, those before a refusal, too.
+
+    Args:
+        path: The file.
+        generation: The generation that it must have.
+        limits: `max_row_bytes`, `max_frame_plain_bytes` and `max_depth`.
+        take: Takes rows.
+    """
+    options = _Options(
+        "recoverable",
+        "scan",
+        generation,
+        *limits,
+        MAX_PACKED_EVENTS,
+        check_streams=False,
+    )
+    with Path(path).open("rb") as file:
+        try:
+            return _check(_File(file), options, take)
+        except DshCodecError as error:
+            raise error.located(path=path) from None
 
 
 def _check_path(

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::frame::{FrameReader, FrameScanner, MAX_PIECE_BYTES, Step};
-use crate::row::{Mode, RowScanner, ScanOptions, ScanResult};
+use crate::row::{Mode, Row, RowScanner, ScanOptions, ScanResult};
 use crate::rules::Level;
 
 /// First bytes of a Zstandard frame. Spec 10 §7.3.
@@ -85,9 +85,9 @@ impl Work {
     }
 }
 
-/// Room that a thread keeps from file to file.
+/// Room that a thread keeps from file to file. All files have the same limits.
 #[derive(Default)]
-struct Buffers {
+pub struct Buffers {
     /// Bytes of the file.
     stored: Vec<u8>,
     frames: FrameBuffers,
@@ -280,6 +280,7 @@ pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<Fi
         level,
         &mut FrameBuffers::default(),
         &Work::default(),
+        &mut |_| {},
     )
 }
 
@@ -295,7 +296,33 @@ pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<Fi
 /// # Source
 /// Spec 00 §6, 10 §8.
 pub fn check_file(path: &Path, options: ScanOptions, level: Level) -> Result<FileScan> {
-    check_path(path, options, level, &mut Buffers::default(), &Work::default())
+    check_path(
+        path,
+        options,
+        level,
+        &mut Buffers::default(),
+        &Work::default(),
+        &mut |_| {},
+    )
+}
+
+/// [`check_file`] at level `Scan` that gives every accepted row to `accept`, those before a refusal, too.
+///
+/// # Errors
+/// As for [`check_file`].
+///
+/// # Cost
+/// That of [`check_file`] and of `accept`; the buffers are kept for the next file.
+///
+/// # Source
+/// Spec 10 §8.
+pub fn read_rows(
+    path: &Path,
+    options: ScanOptions,
+    buffers: &mut Buffers,
+    accept: &mut impl FnMut(&Row<'_>),
+) -> Result<FileScan> {
+    check_path(path, options, Level::Scan, buffers, &Work::default(), accept)
 }
 
 /// What [`check_many`] gives back.
@@ -338,7 +365,7 @@ pub fn check_many<P: AsRef<Path> + Sync>(
             let Some(path) = paths.get(index).filter(|_| !work.is_cancelled()) else {
                 break;
             };
-            let scan = check_path(path.as_ref(), options, level, &mut buffers, &work);
+            let scan = check_path(path.as_ref(), options, level, &mut buffers, &work, &mut |_| {});
             let mut scans = scans.lock().unwrap_or_else(PoisonError::into_inner);
             scans.push((index, scan));
         }
@@ -383,6 +410,7 @@ fn check_path(
     level: Level,
     buffers: &mut Buffers,
     work: &Work,
+    accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<FileScan> {
     let mut disk = Disk::open(path, &mut buffers.stored, work)?;
     let mut first = Vec::with_capacity(MAGIC.len());
@@ -391,7 +419,17 @@ fn check_path(
             first.extend_from_slice(bytes);
             Ok(())
         })
-        .and_then(|()| check(&mut disk, &first, options, level, &mut buffers.frames, work));
+        .and_then(|()| {
+            check(
+                &mut disk,
+                &first,
+                options,
+                level,
+                &mut buffers.frames,
+                work,
+                accept,
+            )
+        });
     disk.count(disk.len);
     scan
 }
@@ -403,19 +441,25 @@ fn check(
     level: Level,
     buffers: &mut FrameBuffers,
     work: &Work,
+    accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<FileScan> {
     // A skippable frame is not allowed, but it tells what the file is; the frame scan refuses it.
     let skippable = matches!(first, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
     if skippable || first.starts_with(&MAGIC) {
-        check_frames(source, options, level, buffers, work)
+        check_frames(source, options, level, buffers, work, accept)
     } else {
-        check_plain(source, options, level)
+        check_plain(source, options, level, accept)
     }
 }
 
-fn check_plain(source: &mut impl Source, options: ScanOptions, level: Level) -> Result<FileScan> {
+fn check_plain(
+    source: &mut impl Source,
+    options: ScanOptions,
+    level: Level,
+    accept: &mut impl FnMut(&Row<'_>),
+) -> Result<FileScan> {
     let mut scanner = RowScanner::at_level(options, level);
-    source.read(0, source.len(), &mut |bytes| scanner.feed(bytes, &mut |_| {}))?;
+    source.read(0, source.len(), &mut |bytes| scanner.feed(bytes, accept))?;
     let scan = scanner.finish()?;
     let (committed, plain_bytes) = (scan.totals.committed_bytes, scan.totals.fed_bytes);
     Ok(FileScan {
@@ -436,6 +480,7 @@ fn check_frames(
     level: Level,
     buffers: &mut FrameBuffers,
     work: &Work,
+    accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<FileScan> {
     // Where the last complete frame ends has to be known before rows are accepted: a damaged frame that is complete is
     // corrupt, the same bytes in a torn one are just not recovered.
@@ -453,7 +498,7 @@ fn check_frames(
                 ..Location::default()
             };
             scanner
-                .feed(plain, &mut |_| {})
+                .feed(plain, accept)
                 .map_err(|error| error.located(place))?;
             if last { scanner.end_frame() } else { Ok(()) }
         })
@@ -468,7 +513,7 @@ fn check_frames(
     let plain_bytes = scanner.totals().fed_bytes;
     let before = scanner.totals().event_count;
     if let (Some(start), Mode::Recoverable) = (torn_start, options.mode) {
-        feed_torn_frame(source, start, &mut scanner, piece, work)?;
+        feed_torn_frame(source, start, &mut scanner, piece, work, accept)?;
     }
     let scan = scanner.finish()?;
     let recovered_count = scan.totals.event_count - before;
@@ -511,6 +556,7 @@ fn feed_torn_frame(
     scanner: &mut RowScanner,
     piece: &mut [u8],
     work: &Work,
+    accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<()> {
     let limits_of = |scanner: &RowScanner| scanner.options().limits.max_frame_plain_bytes;
     let end = source.len();
@@ -533,7 +579,7 @@ fn feed_torn_frame(
     source.read(start, end, &mut |bytes| {
         read_pieces(&mut reader, bytes, piece, &mut |plain, _, _| {
             work.go_on()?;
-            scanner.feed(plain, &mut |_| {})
+            scanner.feed(plain, accept)
         })
     })
 }

@@ -57,6 +57,13 @@ pub(crate) fn scan_options(
 #[derive(Clone, Copy)]
 pub(crate) struct Generation(u8);
 
+impl Generation {
+    /// The number, 0 to 4.
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
+}
+
 impl FromPyObject<'_, '_> for Generation {
     type Error = PyErr;
 
@@ -85,7 +92,7 @@ fn with_node<R>(value: &Bound<'_, PyAny>, f: impl FnOnce(Node<'_>) -> KernelResu
     f(node)
 }
 
-fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bound<'py, PyAny>> {
+pub(crate) fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
     let max_depth = Limits::default().max_depth as usize;
