@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
@@ -72,22 +71,15 @@ class Readings(Iterator[T], Generic[T]):
             for session in entries:
                 if session.error is not None:
                     self.errors.append(session)
-                    continue
-                status = _status_of(session.path)
-                if status is not None:
-                    if (status.st_dev, status.st_ino) in seen:
-                        continue
-                    seen.add((status.st_dev, status.st_ino))
-                    # Opening a pipe would wait for its writer.
-                    if stat.S_ISREG(status.st_mode) and self._read_file is not None:
-                        items = self._read_file(session)
-                        if items is not None:
-                            self.log_count += 1
-                            yield from items
-                            continue
-                yield from self._take(session, None)
+                elif _is_new(session.path, seen):
+                    yield from self._take(session, None)
 
     def _take(self, session: Session, log: Log | None) -> Iterable[T]:
+        if log is None and self._read_file is not None:
+            found = self._read_file(session)
+            if found is not None:
+                self.log_count += 1
+                return found
         try:
             if log is not None:
                 items = self._read(log)
@@ -117,8 +109,8 @@ def read_logs(
         places: Where they lie.
         read: Reads one log to its end and returns what it found. Its refusals are kept, not
             raised.
-        read_file: A faster way for a regular file that was not opened; it returns None if the
-            log has to be opened after all.
+        read_file: A faster way for a file that is not open; it returns None if the log has to
+            be opened after all.
         compression: Decides where both encodings of a generation are present.
 
     Returns:
@@ -155,11 +147,16 @@ def _each(places: Places) -> Iterable[Place]:
     return places
 
 
-def _status_of(path: str) -> os.stat_result | None:
+def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
     try:
-        return os.stat(path)  # noqa: PTH116 - `Path` costs more than the call
+        status = os.stat(path)  # noqa: PTH116 - a `Path` costs more than the call
     except OSError:
-        return None  # Opening it says what is wrong.
+        return True  # Opening it says what is wrong.
+    key = status.st_dev, status.st_ino
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
 
 
 def _session_of(log: Log) -> Session:

@@ -5,7 +5,7 @@ The native kernel reads the bytes of rows in the same way (`rust/core/src/calls/
 
 from __future__ import annotations
 
-from itertools import accumulate, compress
+from itertools import accumulate, compress, takewhile
 from operator import sub
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
@@ -86,15 +86,26 @@ def token_gaps(records: Iterable[Any], kernel: Any = default_kernel) -> list[int
 
 
 def _token_times(record: dict[str, Any], members: Any) -> Iterable[int]:
-    """Return the times of the tokens of a run; none if any of its times cannot be read."""
-    start, gaps = record.get("time0"), record.get("dt")
-    if not (_are_texts(members) and is_safe_integer(start) and _are_safe(gaps)):
+    """Return the times of the tokens of a run."""
+    if not _are_texts(members):
         return ()
-    times = list(accumulate(map(int, gaps), initial=int(start)))
-    if min(times) < -MAX_SAFE_INTEGER or max(times) > MAX_SAFE_INTEGER:
-        return ()
+    times = _run_times(record)
     # Spec 20 §5: with a name every delta is a token, without one those that are not empty.
     return times[: len(members)] if _is_named(record) else compress(times, members)
+
+
+def _run_times(record: dict[str, Any]) -> list[int]:
+    """Return the times of the members of a run, up to the first that is no safe integer.
+
+    There are none if a gap is none.
+    """
+    start, gaps = record.get("time0"), record.get("dt")
+    if not is_safe_integer(start) or not _are_safe(gaps):
+        return []
+    times = list(accumulate(map(int, gaps), initial=int(start)))
+    if min(times) < -MAX_SAFE_INTEGER or max(times) > MAX_SAFE_INTEGER:
+        return list(takewhile(is_safe_integer, times))
+    return times
 
 
 def _key_of(record: dict[str, Any]) -> str | None:
@@ -150,7 +161,8 @@ def _first_time(record: Any) -> int | None:
 def _last_time(record: Any) -> int | None:
     if not is_object(record) or _key_of(record) is None:
         return _first_time(record)
-    return _time_after(record, record.get("dt"))
+    gaps = record.get("dt")
+    return _time_of_member(record, len(gaps)) if is_array(gaps) else None
 
 
 def _last_token(record: dict[str, Any]) -> int | None:
@@ -158,18 +170,13 @@ def _last_token(record: dict[str, Any]) -> int | None:
     key = _key_of(record)
     if key is None:
         return _first_time(record)
-    members, gaps = record[key], record.get("dt")
+    members = record[key]
     last = len(members) - 1
     while not members[last] and not _is_named(record):
         last -= 1
-    if not is_array(gaps) or len(gaps) < last:
-        return None
-    return _time_after(record, gaps[:last])
+    return _time_of_member(record, last)
 
 
-def _time_after(record: dict[str, Any], gaps: Any) -> int | None:
-    start = record.get("time0")
-    if not is_safe_integer(start) or not _are_safe(gaps):
-        return None
-    time = sum(map(int, gaps), int(start))
-    return time if is_safe_integer(time) else None
+def _time_of_member(record: dict[str, Any], index: int) -> int | None:
+    times = _run_times(record)
+    return times[index] if index < len(times) else None

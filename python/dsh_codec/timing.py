@@ -68,6 +68,13 @@ class Distribution:
         self._counts.update(values)
         self._sorted = None
 
+    def merge(self, other: Distribution) -> None:
+        """Take the values of another distribution."""
+        self.count += other.count
+        self.unknown += other.unknown
+        self._counts.update(other._counts)
+        self._sorted = None
+
     @property
     def min(self) -> float | None:
         """Smallest value; None without values."""
@@ -164,6 +171,12 @@ class TimingRow(NamedTuple):
             self.tool.add(tool.ms)
         return self._replace(count=self.count + 1)
 
+    def merge(self, other: TimingRow) -> TimingRow:
+        """Take the figures of another row, and return the row with as many more of them."""
+        for name in FIGURES:
+            getattr(self, name).merge(getattr(other, name))
+        return self._replace(count=self.count + other.count)
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -253,12 +266,13 @@ def timing(
         return found if per == "call" else _steps(found)
 
     groups: dict[Key, TimingRow] = {}
-    everything = _empty(())
     columns = CallColumns(tools=True, gaps=True)
     found = read_call_lists(paths, columns, take, compression=compression)
     for key, call in found:
         groups[key] = (groups.get(key) or _empty(key)).add(call)
-        everything = everything.add(call)
+    everything = _empty(())
+    for row in groups.values():
+        everything = everything.merge(row)
     rows = [groups[key] for key in sorted(groups, key=sort_key)]
     return Timing(
         grouping.by,

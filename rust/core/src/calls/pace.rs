@@ -33,14 +33,15 @@ impl<'a> Marks<'a> {
         for record in stream.elements() {
             marks.first.get_or_insert(record);
             marks.last = Some(record);
-            if let Some(chunk) = raw_chunk(record) {
+            let claim = Claim::of(record);
+            if let Claim::Chunk(Some(chunk)) = claim {
                 match chunk.member("type") {
                     Some(kind) if kind.text_is("usage") => marks.usage = Some(chunk),
                     Some(kind) if kind.text_is("finish") => marks.finish = Some(chunk),
                     _ => {}
                 }
             }
-            if with_tokens && has_token(record) {
+            if with_tokens && claim.has_token(record) {
                 marks.last_token = Some(record);
             }
         }
@@ -62,15 +63,14 @@ impl<'a> Marks<'a> {
 /// Appends the differences of consecutive tokens of a stream, across records, in milliseconds.
 pub(super) fn push_token_gaps(stream: Node<'_>, gaps: &mut Vec<i64>) {
     let mut before: Option<i64> = None;
-    let mut times = Vec::new();
     for record in stream.elements() {
-        times.clear();
-        match run_of(record) {
-            Some((kind, members)) => push_token_times(kind, members, record, &mut times),
-            None if has_token(record) => times.extend(safe_member(record, "time")),
-            None => {}
-        }
-        for &time in &times {
+        let claim = Claim::of(record);
+        let times = match claim {
+            Claim::Run(kind, Some(members)) => token_times(kind, members, record),
+            Claim::Chunk(_) if claim.has_token(record) => safe_member(record, "time").into_iter().collect(),
+            _ => continue,
+        };
+        for time in times {
             // The difference of two safe integers fits.
             gaps.extend(before.map(|before| time - before));
             before = Some(time);
@@ -78,48 +78,45 @@ pub(super) fn push_token_gaps(stream: Node<'_>, gaps: &mut Vec<i64>) {
     }
 }
 
-/// Appends the times of the tokens of a run; nothing if any of its times cannot be read.
-fn push_token_times(kind: RunKind, members: Option<Node<'_>>, record: Node<'_>, times: &mut Vec<i64>) {
-    let (Some(members), Some(mut time)) = (members, safe_member(record, "time0")) else {
-        return;
-    };
-    let Some(dt) = record.member("dt").filter(is_safe_array) else {
-        return;
-    };
-    let is_named = is_named(kind, record);
-    let mut members = members.elements();
-    let mut steps = dt.elements();
-    loop {
-        if !is_safe(time) {
-            times.clear();
-            return;
+/// What a record that has not been validated says it is.
+#[derive(Clone, Copy)]
+enum Claim<'a> {
+    /// With its members, if these are an array of strings.
+    Run(RunKind, Option<Node<'a>>),
+    /// With its chunk, if this is an object.
+    Chunk(Option<Node<'a>>),
+    Neither,
+}
+
+impl<'a> Claim<'a> {
+    fn of(record: Node<'a>) -> Self {
+        let Some(kind) = record.member("type") else {
+            return Self::Neither;
+        };
+        if kind.text_is("chunk") {
+            return Self::Chunk(record.member("chunk").filter(Node::is_object));
         }
-        if let Some(member) = members.next()
-            && (is_named || member.is_nonempty_text())
+        let kinds = [RunKind::Text, RunKind::Reasoning, RunKind::ToolCall];
+        match kinds
+            .into_iter()
+            .find(|run| kind.text_is(run.record_type().as_str()))
         {
-            times.push(time);
-        }
-        match steps.next().and_then(|step| step.safe_integer()) {
-            // Both are safe integers.
-            Some(step) => time += step,
-            None => return,
+            Some(run) => {
+                let members = record.member(run.members_key().as_str());
+                Self::Run(run, members.filter(Node::is_text_array))
+            }
+            None => Self::Neither,
         }
     }
-}
 
-fn raw_chunk(record: Node<'_>) -> Option<Node<'_>> {
-    record.member("type").filter(|kind| kind.text_is("chunk"))?;
-    record.member("chunk").filter(Node::is_object)
-}
-
-/// The kind of a run and its members, if these are an array of strings; `None` for any other record.
-fn run_of(record: Node<'_>) -> Option<(RunKind, Option<Node<'_>>)> {
-    let kind = record.member("type")?;
-    let kind = [RunKind::Text, RunKind::Reasoning, RunKind::ToolCall]
-        .into_iter()
-        .find(|run| kind.text_is(run.record_type().as_str()))?;
-    let members = record.member(kind.members_key().as_str());
-    Some((kind, members.filter(Node::is_text_array)))
+    fn has_token(self, record: Node<'_>) -> bool {
+        match self {
+            Self::Run(kind, Some(members)) if is_named(kind, record) => !members.is_empty(),
+            Self::Run(_, Some(members)) => members.elements().any(|text| text.is_nonempty_text()),
+            Self::Chunk(Some(chunk)) => is_token_delta(&chunk),
+            _ => false,
+        }
+    }
 }
 
 /// Whether every member of the run is a token, even an empty one. Spec 20 §5.
@@ -127,69 +124,87 @@ fn is_named(kind: RunKind, record: Node<'_>) -> bool {
     kind == RunKind::ToolCall && record.member(Word::Name.as_str()).is_some()
 }
 
-fn has_token(record: Node<'_>) -> bool {
-    match run_of(record) {
-        Some((kind, Some(members))) => {
-            if is_named(kind, record) {
-                !members.is_empty()
-            } else {
-                members.elements().any(|text| text.is_nonempty_text())
-            }
-        }
-        Some((_, None)) => false,
-        None => raw_chunk(record).is_some_and(|chunk| is_token_delta(&chunk)),
-    }
-}
-
 fn safe_member(record: Node<'_>, key: &str) -> Option<i64> {
     record.member(key)?.safe_integer()
 }
 
-/// Whether the value is an array of safe integers.
-fn is_safe_array(value: &Node<'_>) -> bool {
-    value.is_array()
-        && (value.integer_shape().is_some() || value.elements().all(|step| step.safe_integer().is_some()))
+/// Times of the members of a run, up to the first that is no safe integer; none if a gap is none.
+fn run_times(record: Node<'_>) -> Vec<i64> {
+    let mut times = Vec::new();
+    let (Some(start), Some(dt)) = (safe_member(record, "time0"), record.member("dt")) else {
+        return times;
+    };
+    if !dt.is_array() {
+        return times;
+    }
+    match dt.integer_shape() {
+        // No sum of so few digits leaves 64 bits.
+        Some(shape) if shape.max_digits <= 8 => dt.push_running_sums(start, &mut times),
+        _ => {
+            times.push(start);
+            let mut time = start;
+            for step in dt.elements() {
+                let Some(step) = step.safe_integer() else {
+                    return Vec::new();
+                };
+                // Behind an unsafe time nothing is used, but gaps are looked at.
+                time = time.saturating_add(step);
+                times.push(time);
+            }
+        }
+    }
+    let readable = times.iter().position(|&time| !is_safe(time));
+    times.truncate(readable.unwrap_or(usize::MAX));
+    times
+}
+
+/// Times of the tokens of a run.
+fn token_times(kind: RunKind, members: Node<'_>, record: Node<'_>) -> Vec<i64> {
+    let mut times = run_times(record);
+    times.truncate(members.len());
+    let may_have_empty = || memchr::memmem::find(members.raw().unwrap_or_default(), b"\"\"").is_some();
+    if !is_named(kind, record) && may_have_empty() {
+        let mut members = members.elements();
+        times.retain(|_| members.next().is_some_and(|text| text.is_nonempty_text()));
+    }
+    times
 }
 
 fn start_of(record: Node<'_>) -> Option<i64> {
-    safe_member(record, if run_of(record).is_some() { "time0" } else { "time" })
+    match Claim::of(record) {
+        Claim::Run(..) => safe_member(record, "time0"),
+        _ => safe_member(record, "time"),
+    }
 }
 
 fn end_of(record: Node<'_>) -> Option<i64> {
-    if run_of(record).is_none() {
-        return safe_member(record, "time");
+    match Claim::of(record) {
+        Claim::Run(..) => {
+            let gaps = record.member("dt")?.len();
+            run_times(record).get(gaps).copied()
+        }
+        _ => safe_member(record, "time"),
     }
-    time_after(record, usize::MAX)
 }
 
 /// The time of the last token of a record that has one.
 fn last_token_of(record: Node<'_>) -> Option<i64> {
-    let Some((kind, members)) = run_of(record) else {
-        return safe_member(record, "time");
-    };
-    let members = members?;
-    let last = if is_named(kind, record) {
-        members.len().checked_sub(1)?
-    } else {
-        let mut last = None;
-        for (at, member) in members.elements().enumerate() {
-            if member.is_nonempty_text() {
-                last = Some(at);
+    match Claim::of(record) {
+        Claim::Run(kind, members) => {
+            let members = members?;
+            let mut last = members.len().checked_sub(1)?;
+            // An empty string ends like that; one that ends in an escaped quote does, too.
+            let may_be_empty = || members.raw().is_none_or(|text| text.ends_with(b"\"\"]"));
+            let is_dense = members.raw().is_some_and(|text| text.ends_with(b"\"]"));
+            if !is_named(kind, record) && (!is_dense || may_be_empty()) {
+                let filled = members
+                    .elements()
+                    .enumerate()
+                    .filter(|(_, text)| text.is_nonempty_text());
+                last = filled.last()?.0;
             }
+            run_times(record).get(last).copied()
         }
-        last?
-    };
-    record.member("dt").filter(|dt| dt.len() >= last)?;
-    time_after(record, last)
-}
-
-/// The time of a run after so many of its gaps, or all of them; `None` if a gap is no safe integer.
-fn time_after(record: Node<'_>, count: usize) -> Option<i64> {
-    let dt = record.member("dt").filter(Node::is_array)?;
-    // Gaps are safe integers, and there are fewer than 2^32 of them.
-    let mut time = i128::from(safe_member(record, "time0")?);
-    for step in dt.elements().take(count) {
-        time += i128::from(step.safe_integer()?);
+        _ => safe_member(record, "time"),
     }
-    i64::try_from(time).ok().filter(|&time| is_safe(time))
 }
