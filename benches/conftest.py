@@ -27,6 +27,7 @@ MODULES = (
     "text",
     "arrays",
     "json",
+    "answers",
     "start",
     "growth",
     "memory",
