@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -279,3 +280,55 @@ def test_inherited_calls_are_marked(kernel: ModuleType) -> None:
         ("b", 2, True),
     ]
     assert next(iter(dsh.calls(open_rows(parent.rows)))).own
+
+
+def test_sessions_that_cannot_be_read_are_those_of_find(tmp_path: Path) -> None:
+    """Calls do not read headers first; what is wrong with a session is told all the same."""
+    good = Session("good", [call({"inputTokens": 1})]).write(tmp_path)
+    old = Session("old", [call({"inputTokens": 2})], generation=1).write(tmp_path)
+    odd = tmp_path / "single.txt"
+    odd.write_bytes(PLAIN)
+    files = {
+        "newer/session.v5.jsonl": PLAIN.replace(b'"version":4', b'"version":5'),
+        "lies/session.v4.jsonl": PLAIN.replace(b'"version":4', b'"version":9'),
+        "other/session.v3.jsonl": PLAIN,
+        "empty/session.v4.jsonl": b"",
+        "mixed/session.v4.jsonl": ZSTD,
+        "plain/session.v4.jsonl.zstd": PLAIN,
+        "both/session.v4.jsonl": PLAIN,
+        "both/session.v4.jsonl.zstd": ZSTD,
+        "rest/session.v4.jsonl": PLAIN,
+        "rest/session.v3.jsonl": b"x",
+        "rest/note": b"x",
+        "bad/session.v4.jsonl.zstd": ZSTD[:-9] + b"\0" * 9,
+    }
+    for name, data in files.items():
+        path = tmp_path / "broken" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    found = dsh.calls(tmp_path)
+    assert len(list(found)) == 3
+    assert found.log_count == 3
+    expected = {}
+    for session in dsh.find(tmp_path, scan=True):
+        if session.error is not None:
+            expected[session.path] = session._replace(error=None), str(session.error)
+    assert {s.path: (s._replace(error=None), str(s.error)) for s in found.errors} == (
+        expected
+    )
+    assert len(expected) == 8
+    usage = dsh.usage([good, old, odd, tmp_path / "broken" / "rest"])
+    assert (usage.log_count, usage.errors) == (4, ())
+    by = dsh.usage(tmp_path, by=("session", "project", "lineage"))
+    assert [row.key[0] for row in by] == ["good", "old", "s-1"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_pipe_in_the_place_of_a_log_is_not_waited_for(
+    kernel: ModuleType, tmp_path: Path
+) -> None:
+    path = tmp_path / "session.v4.jsonl"
+    os.mkfifo(path)
+    for place in (path, tmp_path):
+        with pytest.raises(OSError, match="no regular file"):
+            kernel.CallReader().read_file(place, generation=4)

@@ -448,7 +448,8 @@ class CallReader:
             The calls up to a torn tail. Memory is that of `check_file` and of the calls.
 
         Raises:
-            DshCodecError, OSError: As for `check_file` in recoverable mode.
+            DshCodecError: As for `check_file` in recoverable mode.
+            OSError: As there, and for what is no regular file.
             ValueError: Another generation was asked for.
 
         Note:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from typing import TYPE_CHECKING, TypeVar
 
 from dsh_codec._backend import kernel
@@ -106,9 +104,6 @@ def _read_file(reader: kernel.CallReader, session: Session) -> CallScan | None:
     if session.generation is None or not 2 <= session.generation <= 4:
         return None
     try:
-        # Opening a pipe would wait for its writer.
-        if not stat.S_ISREG(os.stat(session.path).st_mode):  # noqa: PTH116 - as in `corpus`
-            return None
         found = reader.read_file(session.path, generation=session.generation)
     except (DshCodecError, OSError):
         return None  # Opening the log says what is wrong, in the words that all answers have.

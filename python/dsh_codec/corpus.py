@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from dsh_codec.errors import DshCodecError, UnsupportedError
-from dsh_codec.find import Session, find, lineage_of
+from dsh_codec.find import Session, find, find_unread, lineage_of, read_entry
 from dsh_codec.log import Log, open as open_log
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Readings(Iterator[T], Generic[T]):
 
     def _iterate(self, places: Places, compression: Compression | None) -> Iterator[T]:
         seen: set[tuple[int, int]] = set()
+        look = find if self._read_file is None else find_unread
         for place in _each(places):
             if isinstance(place, Log):
                 yield from self._take(_session_of(place), place)
@@ -66,7 +67,7 @@ class Readings(Iterator[T], Generic[T]):
             entries = (
                 [place]
                 if isinstance(place, Session)
-                else find(place, compression=compression)
+                else look(place, compression=compression)
             )
             for session in entries:
                 if session.error is not None:
@@ -80,6 +81,11 @@ class Readings(Iterator[T], Generic[T]):
             if found is not None:
                 self.log_count += 1
                 return found
+            if session.header is None:
+                session = read_entry(session)
+            if session.error is not None:
+                self.errors.append(session)
+                return ()
         try:
             if log is not None:
                 items = self._read(log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -248,6 +249,10 @@ def read_rows(
         MAX_PACKED_EVENTS,
         check_streams=False,
     )
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        # Opening a pipe would wait for its writer.
+        message = "this is no regular file"
+        raise OSError(message)
     with Path(path).open("rb") as file:
         try:
             return _check(_File(file), options, take)

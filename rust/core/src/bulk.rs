@@ -309,7 +309,7 @@ pub fn check_file(path: &Path, options: ScanOptions, level: Level) -> Result<Fil
 /// [`check_file`] at level `Scan` that gives every accepted row to `accept`, those before a refusal, too.
 ///
 /// # Errors
-/// As for [`check_file`].
+/// As for [`check_file`]; `Io` for what is no regular file, of which opening might wait for a writer.
 ///
 /// # Cost
 /// That of [`check_file`] and of `accept`; the buffers are kept for the next file.
@@ -322,6 +322,10 @@ pub fn read_rows(
     buffers: &mut Buffers,
     accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<FileScan> {
+    if !path.metadata()?.is_file() {
+        let refusal = std::io::Error::new(std::io::ErrorKind::InvalidInput, "this is no regular file");
+        return Err(refusal.into());
+    }
     check_path(path, options, Level::Scan, buffers, &Work::default(), accept)
 }
 
