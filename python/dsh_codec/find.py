@@ -459,7 +459,7 @@ class _Finder:
             if file is not None and not stat.S_ISREG(Path(path).stat().st_mode):
                 # Opening a pipe would wait for its writer.
                 message = "no log is read from what is no regular file"
-                raise LayoutError(message, path)  # noqa: TRY301 - one place for refusals
+                raise LayoutError(message, path)
             source = open_source(path)
             try:
                 named["file_bytes"] = source.size_bytes
