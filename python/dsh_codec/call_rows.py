@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from dsh_codec._types import Call, TimedCall, ToolTime
+from dsh_codec.attempts import find_last_chunk
 from dsh_codec.events import is_array, is_filled, is_object
 from dsh_codec.pace import pace_of, token_gaps
 from dsh_codec.tools import Place, ToolPairing, place_of
@@ -222,7 +223,7 @@ class CallRows:
         """
         self._requests.go_to(seq)
         data = _members(data)
-        usage = _members(_last_chunk(records, "usage")).get("usage")
+        usage = _members(find_last_chunk(records, "usage")).get("usage")
         if usage is None:
             usage = data.get("usage")
         tokens = _tokens_of(_members(usage))
@@ -402,18 +403,8 @@ def _members(value: object) -> dict[str, Any]:
     return value if is_object(value) else {}
 
 
-def _last_chunk(records: list[Any], kind: str) -> dict[str, Any] | None:
-    """Return the last raw chunk of a type; what is no record is passed over."""
-    for record in reversed(records):
-        if is_object(record) and record.get("type") == "chunk":
-            chunk = record.get("chunk")
-            if is_object(chunk) and chunk.get("type") == kind:
-                return chunk
-    return None
-
-
 def _finish_of(records: list[Any]) -> str | None:
-    chunk = _members(_last_chunk(records, "finish"))
+    chunk = _members(find_last_chunk(records, "finish"))
     return _text(_members(chunk.get("reason")).get("kind"))
 
 

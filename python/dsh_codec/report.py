@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from dsh_codec.errors import DshCodecError
-from dsh_codec.values import is_number
+from dsh_codec.values import is_safe_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -379,8 +379,8 @@ def summarize(log: Log) -> Summary:
         usage = attempt.usage or {}
         for name, key in _USAGE_KEYS.items():
             value = usage.get(key)
-            if is_number(value):
-                sums[name] = int((sums[name] or 0) + value)
+            if is_safe_integer(value) and value >= 0:
+                sums[name] = (sums[name] or 0) + int(value)
             else:
                 unknown[name] += 1
     totals = UsageTotals(**sums, unknown=unknown)
