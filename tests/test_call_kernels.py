@@ -31,7 +31,7 @@ def scan(
     for start in range(0, len(data), piece):
         scanner.feed(data[start : start + piece])
     scanner.finish()
-    found: list[Any] = scanner.calls()
+    found: list[Any] = scanner.take_calls()
     return found
 
 
@@ -235,9 +235,10 @@ def test_calls_are_known_at_the_end_only(kernel: ModuleType) -> None:
     scanner = kernel.CallScanner()
     scanner.feed(PLAIN)
     with pytest.raises(ValueError, match="finish"):
-        scanner.calls()
+        scanner.take_calls()
     scanner.finish()
-    assert len(scanner.calls()) == 1
+    assert len(scanner.take_calls()) == 1
+    assert scanner.take_calls() == []
     assert scanner.event_count == 5
     assert scanner.fed_bytes == len(PLAIN)
 

@@ -454,7 +454,7 @@ class CallReader:
 
         Note:
             The scan is that of 10 §8 without `check_streams`: streams that would not expand
-            hide no call.
+            hide no call. Threads that share a reader wait for each other.
         """
 
 class CallScanner:
@@ -517,8 +517,8 @@ class CallScanner:
             HeaderError, RowError: As for `RowScanner.finish`.
         """
 
-    def calls(self) -> list[TimedCall]:
-        """Return the calls in the order of their seqs.
+    def take_calls(self) -> list[TimedCall]:
+        """Return the calls in the order of their seqs; the next time there are none.
 
         Raises:
             ValueError: The scan has not ended.

@@ -376,7 +376,7 @@ class Log:
         )
         for _ in self._pass(scanner):
             pass
-        return scanner.calls()
+        return scanner.take_calls()
 
     def scan(self, *, check_streams: bool = False) -> FileScan:
         """Read the whole log and say what is in it, without making events.

@@ -87,7 +87,8 @@ class CallScanner:
             max_row_bytes=max_row_bytes,
             max_depth=max_depth,
         )
-        self._rows = _rows(times, tools, gaps, auxiliary)
+        self._columns = (times, tools, gaps, auxiliary)
+        self._rows = _rows(*self._columns)
         self._ended: ScanResult | None = None
 
     @property
@@ -119,13 +120,14 @@ class CallScanner:
         self._ended = self._scanner.finish()
         return self._ended
 
-    def calls(self) -> list[TimedCall]:
-        """Return the calls, once the scan has ended."""
+    def take_calls(self) -> list[TimedCall]:
+        """Return the calls, once the scan has ended; the next time there are none."""
         if self._ended is None:
             message = "calls are known when the scan has ended: call finish"
             raise ValueError(message)
         session = self._ended.header.fields["id"]
-        return self._rows.finish(session, self._ended.inherited_event_count)
+        rows, self._rows = self._rows, _rows(*self._columns)
+        return rows.finish(session, self._ended.inherited_event_count)
 
 
 def _refuse_chunk_rows(generation: int | None) -> None:

@@ -160,11 +160,13 @@ impl<'py> Builder<'py, '_> {
 
 fn call_list<'py>(
     py: Python<'py>,
-    rows: &CallRows,
+    rows: &mut CallRows,
     options: CallOptions,
     session: Bound<'py, PyAny>,
     own_from: u64,
 ) -> PyResult<Bound<'py, PyList>> {
+    // Each call goes when its value is made: gaps are not in memory twice.
+    let calls = rows.take_calls();
     let calls = with_scratch(|scratch| {
         // Nothing but allocation happens here, and a collection would find nothing to collect.
         let _pause = CollectorPause::new(py);
@@ -176,9 +178,9 @@ fn call_list<'py>(
             session,
             own_from,
         };
-        rows.calls()
-            .iter()
-            .map(|call| builder.call(call))
+        calls
+            .into_iter()
+            .map(|call| builder.call(&call))
             .collect::<PyResult<Vec<_>>>()
     })?;
     PyList::new(py, calls)
@@ -260,7 +262,13 @@ impl CallReader {
             Compression::None => "none",
             Compression::Zstd => "zstd",
         };
-        let calls = call_list(py, &rows, self.calls, session, file.scan.inherited_event_count)?;
+        let calls = call_list(
+            py,
+            &mut rows,
+            self.calls,
+            session,
+            file.scan.inherited_event_count,
+        )?;
         Ok(class(py, &CLASS, "CallScan")?.call1((header, PyString::intern(py, compression), calls))?)
     }
 }
@@ -374,17 +382,18 @@ impl CallScanner {
         Ok(result)
     }
 
-    /// Return the calls, once the scan has ended. See the stub.
+    /// Return the calls, once the scan has ended; the next time there are none. See the stub.
     #[pyo3(signature = ())]
-    fn calls<'py>(&self, py: Python<'py>) -> KernelResult<Bound<'py, PyList>> {
-        let scan = self.lock_attached(py);
-        let Some(ended) = &scan.ended else {
+    fn take_calls<'py>(&self, py: Python<'py>) -> KernelResult<Bound<'py, PyList>> {
+        let mut scan = self.lock_attached(py);
+        let Scan { scanner, ended } = &mut *scan;
+        let Some(ended) = ended else {
             return Err(PyValueError::new_err("calls are known when the scan has ended: call finish").into());
         };
         let session = session_of(&header_tuple(py, &ended.header)?)?;
         let calls = call_list(
             py,
-            scan.scanner.rows(),
+            scanner.rows_mut(),
             self.calls,
             session,
             ended.inherited_event_count,

@@ -204,6 +204,11 @@ impl CallRows {
         &self.calls
     }
 
+    /// Takes the calls out; the next time there are none.
+    pub fn take_calls(&mut self) -> Vec<Call> {
+        std::mem::take(&mut self.calls)
+    }
+
     /// The tool calls of a message, in its order; known when the log is through.
     pub fn tools_of(&self, call: &Call) -> &[ToolTime] {
         self.pairing.calls().get(call.tools.clone()).unwrap_or_default()

@@ -29,6 +29,11 @@ impl CallScanner {
         &self.rows
     }
 
+    /// The calls so far, to take them out.
+    pub fn rows_mut(&mut self) -> &mut CallRows {
+        &mut self.rows
+    }
+
     /// Takes the next bytes.
     ///
     /// # Errors
