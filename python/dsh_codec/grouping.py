@@ -103,13 +103,12 @@ class Grouping:
     ) -> Iterable[tuple[Key, list[Call]]]:
         """Return what `take` does, the calls of each key in one list."""
         if _CONSTANTS.issuperset(self.by):
-            parts = [self._part(name, header) for name in self.by]
             own = self._own(found)
-            return (
-                [(tuple([part(own[0]) for part in parts]), [t[0] for t in own])]
-                if own
-                else []
-            )
+            if not own:
+                return []
+            parts = [self._part(name, header) for name in self.by]
+            key = tuple([part(own[0]) for part in parts])
+            return [(key, [timed.call for timed in own])]
         lists: dict[Key, list[Call]] = {}
         for key, call in self.take(header, found):
             lists.setdefault(key, []).append(call)
