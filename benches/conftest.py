@@ -29,6 +29,7 @@ MODULES = (
     "arrays",
     "json",
     "writer",
+    "answers",
     "start",
     "report",
     "growth",

@@ -336,6 +336,44 @@ class Logs:
             _write(path, bytes(data))
         return path
 
+    def root(self, policy: str | None = None) -> Path:
+        """A root of 2,000 sessions of 150 kB of generation 4; small: 20."""
+        count = 20 if self.small else 2_000
+        root = self.directory / f"root-{policy or 'plain'}"
+        if len(list(root.rglob("session.v4.*"))) == count:
+            return root
+        root.mkdir(exist_ok=True)
+        if policy is not None:
+            plain = self.root()
+            for path in sorted(plain.rglob("session.v4.jsonl")):
+                target = root / path.relative_to(plain).with_suffix(".jsonl.zstd")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(framed(path.read_bytes(), policy))
+        elif self.uses_generator:
+            shape = "--turns 3 --steps 4 --tokens 150"
+            generated_log(root, *shape.split(), "--sessions", str(count))
+        else:
+            for number in range(count):
+                path = root / f"s{number}" / "session.v4.jsonl"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(v4_log(10, 200, seed=100 * number))
+        return root
+
+    def listing(self, policy: str | None = None) -> Path:
+        """A root of 10,000 sessions in 20 projects; small: 40."""
+        count = 40 if self.small else 10_000
+        root = self.directory / f"listing-{policy or 'plain'}"
+        name = "session.v4.jsonl" if policy is None else "session.v4.jsonl.zstd"
+        if len(list(root.rglob(name))) == count:
+            return root
+        plain = v4_log(4, 100)
+        data = plain if policy is None else framed(plain, policy)
+        for number in range(count):
+            path = root / f"p{number % 20}" / f"s{number}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return root
+
     def _log(self, name: str, generation: str, turns: int, policy: str | None) -> Path:
         name = f"{name}-{generation}"
         if self.uses_generator:

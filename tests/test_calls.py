@@ -295,6 +295,28 @@ def test_streams_that_would_not_expand_do_not_hide_a_call(stream: Any) -> None:
     assert found.output_rate is None
 
 
+@pytest.mark.parametrize(
+    ("usage", "known"),
+    [("7", 7), ("7.0", 7), ("1e400", None), ("-7", None), ("7.5", None), ("[7]", None)],
+)
+def test_all_answers_know_the_same_tokens(usage: str, known: int | None) -> None:
+    """Odd numbers and what is no record are passed over wherever usage is told."""
+    chunk = {"type": "usage", "usage": {"inputTokens": "X", "outputTokens": 1}}
+    finish = {"type": "finish", "reason": {"kind": "stop"}}
+    records = [{"type": "chunk", "time": 1, "chunk": each} for each in (chunk, finish)]
+    data = Session("s", [call({}, stream=[*records, 7])]).data()
+    log = dsh.open(data.replace(b'"X"', usage.encode()))
+    (found,) = dsh.calls(log)
+    assert (found.input, found.output, found.finish) == (known, 1, "stop")
+    (tried,) = log.attempts()
+    assert tried.usage is not None
+    assert (tried.usage["outputTokens"], tried.finish) == (1, "stop")
+    tokens = dsh.summarize(log).tokens
+    assert (tokens.input, tokens.output) == (known, 1)
+    assert tokens.unknown["input"] == (known is None)
+    assert dsh.usage(log).totals.input == known
+
+
 def test_numbers_of_times_may_be_floats() -> None:
     """Spec 20 §8.1: 1.0 is an integer, and -0 is 0."""
     run = text_run(-0.0, 2.0, "a", "b", "c")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,17 @@ def test_one_bad_frame_does_not_disturb_the_next_session(tmp_path: Path) -> None
     found = {Path(s.path).parent.name: s.status for s in dsh.find(tmp_path)}
     expected = {name: "current" if name in "acegi" else "error" for name in "abcdefghi"}
     assert found == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_pipe_under_a_root_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "session.v4.jsonl")
+    (session,) = dsh.find(tmp_path)
+    assert session.status == "error"
+    assert isinstance(session.error, dsh.LayoutError)
+    found = dsh.calls(tmp_path)
+    assert list(found) == []
+    assert [str(each.error) for each in found.errors] == [str(session.error)]
 
 
 def test_find_without_root_is_not_found(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing_extensions import Buffer
 
 from dsh_codec._types import (
     AttemptColumns,
+    CallScan,
     ChunkRun,
     CommonRow,
     EncodedRows,
@@ -28,6 +29,7 @@ from dsh_codec._types import (
     Settlement,
     StreamColumns,
     StreamText,
+    TimedCall,
     TimedChunk,
 )
 from dsh_codec.errors import SidecarError
@@ -415,6 +417,125 @@ class ColumnScanner:
 
         Returns:
             Arrays as of `row_columns`. They own the scan's memory; nothing is copied.
+        """
+
+# --- calls (80) ---
+
+class CallReader:
+    """Reads the calls of log files, one after the other, without values for anything else.
+
+    For generations 2 to 4. In generations 0 and 1 attempts are groups of chunk rows, which no
+    scan finds: use `dsh_codec.calls`.
+    """
+
+    def __init__(
+        self,
+        *,
+        times: bool = True,
+        tools: bool = False,
+        gaps: bool = False,
+        auxiliary: bool = False,
+        max_row_bytes: int = 268435456,
+        max_frame_plain_bytes: int = 1073741824,
+        max_depth: int = 1024,
+    ) -> None:
+        """Keep what is wanted.
+
+        Args:
+            times: Whether the columns of 80 §5 are wanted; without, they are None.
+            tools: Whether tool calls are timed.
+            gaps: Whether the gaps between tokens are listed.
+            auxiliary: Whether requests that carry no usage are calls, too.
+            max_row_bytes: Bytes in one row.
+            max_frame_plain_bytes: Bytes of plaintext in one frame.
+            max_depth: Nested arrays and objects in a row.
+        """
+
+    def read_file(self, path: str | PathLike[str], /, *, generation: int) -> CallScan:
+        """Read the calls of a log file; the GIL is released while it is scanned.
+
+        Args:
+            path: The file.
+            generation: The generation that its header must have, 2 to 4.
+
+        Returns:
+            The calls up to a torn tail. Memory is that of `check_file` and of the calls.
+
+        Raises:
+            DshCodecError: As for `check_file` in recoverable mode.
+            OSError: As there, and for what is no regular file.
+            ValueError: Another generation was asked for.
+
+        Note:
+            The scan is that of 10 §8 without `check_streams`: streams that would not expand
+            hide no call. Threads that share a reader wait for each other.
+        """
+
+class CallScanner:
+    """Scan of the plaintext of a log of generations 2 to 4 that collects its calls.
+
+    A call works as that of `RowScanner` with the same name.
+    """
+
+    def __init__(
+        self,
+        *,
+        times: bool = True,
+        tools: bool = False,
+        gaps: bool = False,
+        auxiliary: bool = False,
+        mode: Mode = "recoverable",
+        generation: int | None = None,
+        max_row_bytes: int = 268435456,
+        max_depth: int = 1024,
+    ) -> None:
+        """Prepare a scan; the arguments are those of `CallReader` and `RowScanner`.
+
+        Raises:
+            ValueError: `generation` is 0 or 1.
+        """
+
+    @property
+    def event_count(self) -> int:
+        """Accepted events."""
+
+    @property
+    def fed_bytes(self) -> int:
+        """Plaintext bytes fed."""
+
+    def feed(self, data: Buffer, /) -> None:
+        """Take the next bytes; the GIL is released.
+
+        Raises:
+            DshCodecError: As for `RowScanner.feed`.
+        """
+
+    def end_frame(self) -> None:
+        """Say that a complete frame ends here. The first must be exactly the header row.
+
+        Raises:
+            HeaderError, FrameError: It is not (10 §7.2).
+        """
+
+    def end_complete_frames(self) -> None:
+        """Say that the last complete frame ended, before a torn one is fed.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.end_complete_frames`.
+        """
+
+    def finish(self) -> ScanResult:
+        """End the scan. No streams are counted in the result.
+
+        Raises:
+            HeaderError, RowError: As for `RowScanner.finish`.
+        """
+
+    def take_calls(self) -> list[TimedCall]:
+        """Return the calls in the order of their seqs; the next time there are none.
+
+        Raises:
+            ValueError: The scan has not ended.
         """
 
 # --- text to text (20 §3, §4; 10 §5.3) ---

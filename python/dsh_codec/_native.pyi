@@ -2,6 +2,8 @@
 
 from dsh_codec._kernel import (
     Assembler as Assembler,
+    CallReader as CallReader,
+    CallScanner as CallScanner,
     ColumnScanner as ColumnScanner,
     FrameReader as FrameReader,
     FrameScanner as FrameScanner,
@@ -50,6 +52,8 @@ from dsh_codec._kernel import (
 
 __all__ = [
     "Assembler",
+    "CallReader",
+    "CallScanner",
     "ColumnScanner",
     "FrameReader",
     "FrameScanner",

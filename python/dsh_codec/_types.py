@@ -493,3 +493,108 @@ class AttemptColumns(_Columns):
             self.record_index[records],
             self.record_named[records],
         )
+
+
+CallOutcome: TypeAlias = Literal[
+    "message", "interrupted", "failed", "open", "compaction", "auxiliary"
+]
+
+
+class ToolTime(NamedTuple):
+    """How long one tool call took.
+
+    Attributes:
+        call_id: Its id, as the model gave it.
+        ms: From `tool/call` to `tool/result`; None if it did not start or was not answered.
+    """
+
+    call_id: str
+    ms: int | None
+
+
+class Call(NamedTuple):
+    """One call of a model. Everything that is not known is None, never zero.
+
+    Times are milliseconds since the Unix epoch by the log's clock, durations milliseconds,
+    tokens counts. Spec: 80 §3 to §5.
+
+    Attributes:
+        session: Id of the session.
+        seq: Seq of the settlement (in generations 0 and 1 of the message; of the last chunk
+            where no message took the chunks), of the summary, or of the request.
+        turn, step: Where it was made, from 1; `step` is None for a compaction.
+        attempt: From 1 within its turn and step; None for calls that are no attempts.
+        outcome: `message`: accepted. `interrupted`: accepted as far as it came. `failed`: not
+            accepted. `open`: generations 0 and 1 only, the log ends inside it. `compaction`:
+            wrote a summary. `auxiliary`: a request whose usage no log tells.
+        finish: Kind of the last finish reason of the stream.
+        provider, model: What was asked for.
+        served_model: What answered, where it is another model.
+        input, cache_read, cache_write, output: Disjoint numbers of tokens.
+        reasoning: Part of `output`.
+        total: Sum of the four, absent cache members counted as zero.
+        recorded_total: What the log says about the total.
+        start_ms: Start of the attempt.
+        first_token_ms, last_token_ms: First and last token of the stream.
+        end_ms: Last member of the stream.
+        ttft: Time to the first token.
+        generation: Time from the first token to the last.
+        output_rate: Output tokens per second of `generation`.
+        tools: The tool calls of a message; None if not asked for.
+        gaps: Differences of consecutive token deltas; None if not asked for.
+        own: Whether the session made the call itself and did not inherit it.
+    """
+
+    session: str
+    seq: int
+    turn: int | None
+    step: int | None
+    attempt: int | None
+    outcome: CallOutcome
+    finish: str | None
+    provider: str | None
+    model: str | None
+    served_model: str | None
+    input: int | None
+    output: int | None
+    cache_read: int | None
+    cache_write: int | None
+    reasoning: int | None
+    total: int | None
+    recorded_total: int | None
+    start_ms: int | None
+    first_token_ms: int | None
+    last_token_ms: int | None
+    end_ms: int | None
+    ttft: int | None
+    generation: int | None
+    output_rate: float | None
+    tools: tuple[ToolTime, ...] | None
+    gaps: tuple[int, ...] | None
+    own: bool
+
+
+class TimedCall(NamedTuple):
+    """A call and when it was recorded.
+
+    Attributes:
+        call: The call.
+        time_ms: Time of the event that `call.seq` names; None if it has no valid time.
+    """
+
+    call: Call
+    time_ms: int | None
+
+
+class CallScan(NamedTuple):
+    """The calls of a log file.
+
+    Attributes:
+        header: Its header.
+        compression: How it is stored.
+        calls: Its calls in the order of their seqs.
+    """
+
+    header: Header
+    compression: Compression
+    calls: list[TimedCall]

@@ -70,7 +70,7 @@ class Attempt(NamedTuple):
     @property
     def usage(self) -> dict[str, Any] | None:
         """Token usage: the stream's last one, else the message's. Spec: 80 §4 U1."""
-        chunk = self.stream.last_chunk("usage")
+        chunk = _last_chunk(self.stream, "usage")
         usage = None if chunk is None else chunk.get("usage")
         if usage is None and self.event is not None:
             usage = _members(self.event.data).get("usage")
@@ -362,9 +362,27 @@ class _Grouper:
 
 
 def _finish_kind(stream: Stream) -> str | None:
-    chunk = stream.last_chunk("finish")
+    chunk = _last_chunk(stream, "finish")
     kind = None if chunk is None else _members(chunk.get("reason")).get("kind")
     return kind if isinstance(kind, str) else None
+
+
+def _last_chunk(stream: Stream, kind: str) -> dict[str, Any] | None:
+    try:
+        return stream.last_chunk(kind)
+    except StreamError:
+        # Nothing is refused here (80, intro): what is no record is passed over.
+        return find_last_chunk(stream.records, kind)
+
+
+def find_last_chunk(records: list[Any], kind: str) -> dict[str, Any] | None:
+    """Return the last raw chunk of a type; what is no record is passed over."""
+    for record in reversed(records):
+        if isinstance(record, dict) and record.get("type") == "chunk":
+            chunk = record.get("chunk")
+            if isinstance(chunk, dict) and chunk.get("type") == kind:
+                return chunk
+    return None
 
 
 def _members(value: object) -> dict[str, Any]:

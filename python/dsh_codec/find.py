@@ -160,6 +160,39 @@ def find(
         lies elsewhere once. Spec: 80 §1 S1 to S6.
     """
     finder = _Finder(compression, scan, max_row_bytes, max_frame_plain_bytes)
+    yield from _each_session(finder, root)
+
+
+def find_unread(
+    root: str | os.PathLike[str], *, compression: Compression | None = None
+) -> Iterator[Session]:
+    """Yield what `find` does for callers that read each file anyway.
+
+    Args:
+        root: As for `find`.
+        compression: As for `find`.
+
+    Yields:
+        Entries. Where a file has a canonical name of a generation up to 4, nothing but the name
+        was looked at: `header`, `file_bytes`, `lineage` and `error` are None. See `read_entry`.
+
+    Raises:
+        OSError: The root itself cannot be read.
+    """
+    yield from _each_session(_Finder(compression, reads=False), root)
+
+
+def read_entry(session: Session) -> Session:
+    """Return an entry of `find_unread` as `find` would have made it."""
+    if session.generation is None or session.compression is None:
+        return session
+    file = LogFile(session.generation, session.compression, session.path)
+    return _Finder(None).inspect(
+        session.path, file, session.retained, session.leftovers
+    )
+
+
+def _each_session(finder: _Finder, root: str | os.PathLike[str]) -> Iterator[Session]:
     path = os.fspath(root)
     if not Path(path).is_dir():
         open_source(path).close()  # A root that is not there is the caller's mistake.
@@ -269,12 +302,15 @@ class _Finder:
     def __init__(
         self,
         compression: Compression | None,
-        scan: bool,  # noqa: FBT001 - handed on from a keyword
-        max_row_bytes: int,
-        max_frame_plain_bytes: int,
+        scan: bool = False,  # noqa: FBT001, FBT002 - handed on from a keyword
+        max_row_bytes: int = MAX_ROW_BYTES,
+        max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
+        *,
+        reads: bool = True,
     ) -> None:
         self._compression = compression
         self._scan = scan
+        self._reads = reads
         self._max_row_bytes = max_row_bytes
         self._max_frame_plain_bytes = max_frame_plain_bytes
         self._reader: FrameReader | None = None
@@ -341,7 +377,11 @@ class _Finder:
         leftovers: tuple[str, ...],
     ) -> Session:
         """Return the entry of a file; `file` is what its canonical name says."""
-        quick = None if file is None else self._read_quickly(file)
+        quick: tuple[Header | None, int | None] | None = None
+        if file is not None and self._reads:
+            quick = self._read_quickly(file)
+        elif file is not None and file.generation <= CURRENT_GENERATION:
+            quick = None, None
         if file is None or quick is None:
             session = self._read_carefully(path, file)
             session = session._replace(retained=retained, leftovers=leftovers)
@@ -356,7 +396,7 @@ class _Finder:
                 file.generation,
                 file.compression,
                 size,
-                lineage_of(header),
+                None if header is None else lineage_of(header),
                 retained,
                 leftovers,
                 None,
@@ -416,6 +456,10 @@ class _Finder:
         if file is not None:
             named = {"generation": file.generation, "compression": file.compression}
         try:
+            if file is not None and not stat.S_ISREG(Path(path).stat().st_mode):
+                # Opening a pipe would wait for its writer.
+                message = "no log is read from what is no regular file"
+                raise LayoutError(message, path)
             source = open_source(path)
             try:
                 named["file_bytes"] = source.size_bytes

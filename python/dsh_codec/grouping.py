@@ -5,14 +5,12 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from dsh_codec.calls import TimedCall, read_calls
 from dsh_codec.find import lineage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from dsh_codec.calls import Call
-    from dsh_codec.log import Log
+    from dsh_codec._types import Call, Header, TimedCall
 
 __all__ = ["By", "Grouping", "Key", "Moment", "time_zone", "to_ms"]
 
@@ -50,6 +48,8 @@ _TIME_FORMATS: Final = {
 _COLUMNS: Final = frozenset(
     ("session", "provider", "model", "outcome", "turn", "step", "seq")
 )
+_CONSTANTS: Final = frozenset(("session", "project", "lineage"))
+"""What is the same for all calls of a log."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -85,45 +85,61 @@ class Grouping:
         self._since = None if since is None else to_ms(since, self._tz)
         self._until = None if until is None else to_ms(until, self._tz)
 
-    def take(self, log: Log, *, with_times: bool = False) -> list[tuple[Key, Call]]:
+    def take(self, header: Header, found: list[TimedCall]) -> list[tuple[Key, Call]]:
         """Return the own calls of a log that lie between the bounds, each with its key.
 
         Args:
-            log: The log.
-            with_times: Whether the columns of 80 §5 are wanted, gaps and tools included.
-
-        Raises:
-            DshCodecError, OSError: As for iterating over the log.
+            header: Header of the log.
+            found: All its calls, see `read_calls`.
         """
-        found = []
-        parts = [self._part(name, log) for name in self.by]
-        for timed in read_calls(
-            log, times=with_times, tools=with_times, gaps=with_times
-        ):
-            if timed.call.own and self._is_between(timed.time_ms):
-                key = tuple([part(timed) for part in parts])
-                found.append((key, timed.call))
-        return found
+        parts = [self._part(name, header) for name in self.by]
+        return [
+            (tuple([part(timed) for part in parts]), timed.call)
+            for timed in self._own(found)
+        ]
+
+    def lists(
+        self, header: Header, found: list[TimedCall]
+    ) -> Iterable[tuple[Key, list[Call]]]:
+        """Return what `take` does, the calls of each key in one list."""
+        if _CONSTANTS.issuperset(self.by):
+            own = self._own(found)
+            if not own:
+                return []
+            parts = [self._part(name, header) for name in self.by]
+            key = tuple([part(own[0]) for part in parts])
+            return [(key, [timed.call for timed in own])]
+        lists: dict[Key, list[Call]] = {}
+        for key, call in self.take(header, found):
+            lists.setdefault(key, []).append(call)
+        return lists.items()
+
+    def _own(self, found: list[TimedCall]) -> list[TimedCall]:
+        if self._since is None and self._until is None:
+            return [timed for timed in found if timed.call.own]
+        return [
+            timed
+            for timed in found
+            if timed.call.own and self._is_between(timed.time_ms)
+        ]
 
     def _is_between(self, time_ms: int | None) -> bool:
-        if self._since is None and self._until is None:
-            return True
         if time_ms is None:
             return False
         if self._since is not None and time_ms < self._since:
             return False
         return self._until is None or time_ms < self._until
 
-    def _part(self, name: By, log: Log) -> Callable[[TimedCall], Any]:
+    def _part(self, name: By, header: Header) -> Callable[[TimedCall], Any]:
         if name in _COLUMNS:
             return lambda timed: getattr(timed.call, name)
         if name == "served_model":
             return lambda timed: timed.call.served_model or timed.call.model
         if name == "project":
-            cwd = log.header.fields.get("cwd")
+            cwd = header.fields.get("cwd")
             return lambda _: cwd
         if name == "lineage":
-            lineage = lineage_of(log.header)
+            lineage = lineage_of(header)
             return lambda _: lineage
         pattern = _TIME_FORMATS[name]
         return lambda timed: self._period(timed.time_ms, pattern)

@@ -49,7 +49,9 @@ if TYPE_CHECKING:
         Header,
         Mode,
         ScanResult,
+        TimedCall,
     )
+    from dsh_codec.call_rows import CallColumns
     from dsh_codec.migrate.children import ChildEvidence
 
 __all__ = ["Attempt", "Event", "Limits", "Log", "Stream", "open"]
@@ -461,6 +463,24 @@ class Log:
                 yield places
                 places = []
         yield places
+
+    def scan_calls(self, columns: CallColumns) -> list[TimedCall]:
+        """Return the calls of a log of generation 2 to 4, see `dsh_codec.calls`.
+
+        Raises:
+            DshCodecError, OSError: As for iterating.
+        """
+        limits = self._limits
+        scanner = kernel.CallScanner(
+            **columns._asdict(),
+            mode=self.mode,
+            generation=self.generation,
+            max_row_bytes=limits.max_row_bytes,
+            max_depth=limits.max_depth,
+        )
+        for _ in self.feed_to(scanner):
+            pass
+        return scanner.take_calls()
 
     def scan(self, *, check_streams: bool = False) -> FileScan:
         """Read the whole log and say what is in it, without making events.

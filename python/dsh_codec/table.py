@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsh_codec._backend import kernel
+from dsh_codec.call_rows import CallColumns
 from dsh_codec.calls import read_calls
 from dsh_codec.corpus import OpenReadings, each_session, own_from
 from dsh_codec.names import project_key
@@ -284,14 +285,14 @@ def calls(
     """
     schema = _schema(columns, _CALLS, _CALLS_ON_REQUEST)
     with_texts = "prompt" in schema.names or "answer" in schema.names
+    wanted = CallColumns(
+        tools="tools" in schema.names,
+        gaps="gaps" in schema.names,
+        auxiliary=auxiliary,
+    )
 
     def read(log: Log) -> Iterator[pa.RecordBatch]:
-        found = read_calls(
-            log,
-            tools="tools" in schema.names,
-            gaps="gaps" in schema.names,
-            auxiliary=auxiliary,
-        )
+        found = read_calls(log, wanted)
         rows = (
             _with_texts(log, found)
             if with_texts

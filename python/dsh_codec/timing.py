@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from dsh_codec.corpus import read_logs
+from dsh_codec.call_rows import CallColumns
+from dsh_codec.calls import read_call_lists
 from dsh_codec.grouping import By, Grouping, Key, sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import tzinfo
 
-    from dsh_codec._types import Compression
-    from dsh_codec.calls import Call
+    from dsh_codec._types import Call, Compression, Header, TimedCall
     from dsh_codec.corpus import Places
     from dsh_codec.find import Session
     from dsh_codec.grouping import Moment
-    from dsh_codec.log import Log
 
 __all__ = ["Distribution", "Timing", "TimingRow", "timing"]
 
@@ -67,6 +66,13 @@ class Distribution:
         """Take many known values."""
         self.count += len(values)
         self._counts.update(values)
+        self._sorted = None
+
+    def merge(self, other: Distribution) -> None:
+        """Take the values of another distribution."""
+        self.count += other.count
+        self.unknown += other.unknown
+        self._counts.update(other._counts)
         self._sorted = None
 
     @property
@@ -165,6 +171,12 @@ class TimingRow(NamedTuple):
             self.tool.add(tool.ms)
         return self._replace(count=self.count + 1)
 
+    def merge(self, other: TimingRow) -> TimingRow:
+        """Take the figures of another row, and return the row with as many more of them."""
+        for name in FIGURES:
+            getattr(self, name).merge(getattr(other, name))
+        return self._replace(count=self.count + other.count)
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -251,20 +263,22 @@ def timing(
         raise ValueError(message)
     grouping = Grouping(by, tz=tz, since=since, until=until)
 
-    def take(log: Log) -> Iterable[tuple[Key, Call]]:
+    def take(header: Header, made: list[TimedCall]) -> Iterable[tuple[Key, Call]]:
         found = [
             item
-            for item in grouping.take(log, with_times=True)
+            for item in grouping.take(header, made)
             if item[1].outcome not in _NO_ATTEMPTS
         ]
         return found if per == "call" else _steps(found)
 
     groups: dict[Key, TimingRow] = {}
-    everything = _empty(())
-    found = read_logs(paths, take, compression=compression)
+    columns = CallColumns(tools=True, gaps=True)
+    found = read_call_lists(paths, columns, take, compression=compression)
     for key, call in found:
         groups[key] = (groups.get(key) or _empty(key)).add(call)
-        everything = everything.add(call)
+    everything = _empty(())
+    for row in groups.values():
+        everything = everything.merge(row)
     rows = [groups[key] for key in sorted(groups, key=sort_key)]
     return Timing(
         grouping.by,

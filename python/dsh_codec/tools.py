@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dsh_codec.events import is_array, is_object
 from dsh_codec.values import fuse, is_safe_integer
@@ -10,9 +10,22 @@ from dsh_codec.values import fuse, is_safe_integer
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dsh_codec.row import Event
+__all__ = ["EventLike", "Place", "ToolPair", "ToolPairing", "place_of", "text_of"]
 
-__all__ = ["Place", "ToolPair", "ToolPairing", "place_of", "text_of"]
+
+class EventLike(Protocol):
+    """What of an event is looked at here and for calls; see `Event`."""
+
+    @property
+    def type(self) -> str | None: ...  # noqa: D102
+    @property
+    def seq(self) -> int: ...  # noqa: D102
+    @property
+    def time(self) -> int | None: ...  # noqa: D102
+    @property
+    def data(self) -> Any: ...  # noqa: D102
+    @property
+    def surface_op(self) -> Any: ...  # noqa: D102
 
 
 class Place(NamedTuple):
@@ -53,6 +66,21 @@ class ToolPair(NamedTuple):
     is_error: bool | None = None
 
 
+class _Queue:
+    """Tool calls of one place and id, in log order.
+
+    The first waits to be started and to be answered first, so that those that were started,
+    and those that were answered, stand before the others.
+    """
+
+    __slots__ = ("answered", "indices", "started")
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+        self.started = 0
+        self.answered = 0
+
+
 class ToolPairing:
     """Pairs tool calls within each turn and step, a repeated id in log order."""
 
@@ -64,7 +92,7 @@ class ToolPairing:
         """
         self.pairs: list[ToolPair] = []
         self._keep_content = keep_content
-        self._places: dict[Place, list[int]] = {}
+        self._queues: dict[tuple[Place, str], _Queue] = {}
 
     def add_message(self, place: Place, seq: int, content: Iterable[Any]) -> range:
         """Take the tool calls of a message; return their positions in `pairs`."""
@@ -81,39 +109,35 @@ class ToolPairing:
                 self._append(place, pair)
         return range(first, len(self.pairs))
 
-    def start(self, event: Event) -> None:
+    def start(self, event: EventLike) -> None:
         """Take a `tool/call`."""
         data = event.data if is_object(event.data) else {}
         place, call_id = place_of(data), data.get("callId")
-        for index in self._places.get(place, ()):
-            pair = self.pairs[index]
-            if pair.call_seq is None and pair.call_id == call_id:
-                break
-        else:
-            if type(call_id) is not str:
-                return
-            index = self._append(place, ToolPair(call_id, *place, None))
+        if type(call_id) is not str:
+            return
+        queue = self._queues.get((place, call_id))
+        if queue is None or queue.started == len(queue.indices):
+            queue = self._append(place, ToolPair(call_id, *place, None))
+        index = queue.indices[queue.started]
+        queue.started += 1
         changed = self.pairs[index]._replace(call_seq=event.seq, start_ms=event.time)
         if self._keep_content and changed.name is None:
             name, arguments = data.get("name"), data.get("arguments")
             changed = changed._replace(name=_text(name), arguments=_text(arguments))
         self.pairs[index] = changed
 
-    def answer(self, event: Event) -> None:
+    def answer(self, event: EventLike) -> None:
         """Take a `tool/result`. A replacement rewrites an answer; it is none itself."""
         if event.surface_op != "append":
             return
         call_id, content, is_error = read_result(event.data)
-        waiting = [
-            index
-            for index in self._places.get(place_of(event.data), ())
-            if self.pairs[index].result_seq is None
-            and self.pairs[index].call_id == call_id
-        ]
-        if not waiting:
+        if type(call_id) is not str:
             return
-        started = [i for i in waiting if self.pairs[i].call_seq is not None]
-        index = (started or waiting)[0]
+        queue = self._queues.get((place_of(event.data), call_id))
+        if queue is None or queue.answered == len(queue.indices):
+            return
+        index = queue.indices[queue.answered]
+        queue.answered += 1
         pair = self.pairs[index]._replace(result_seq=event.seq)
         if pair.start_ms is not None and event.time is not None:
             pair = pair._replace(ms=event.time - pair.start_ms)
@@ -121,11 +145,11 @@ class ToolPairing:
             pair = pair._replace(result=text_of(content), is_error=is_error)
         self.pairs[index] = pair
 
-    def _append(self, place: Place, pair: ToolPair) -> int:
-        index = len(self.pairs)
+    def _append(self, place: Place, pair: ToolPair) -> _Queue:
+        queue = self._queues.setdefault((place, pair.call_id), _Queue())
+        queue.indices.append(len(self.pairs))
         self.pairs.append(pair)
-        self._places.setdefault(place, []).append(index)
-        return index
+        return queue
 
 
 def place_of(data: Any) -> Place:

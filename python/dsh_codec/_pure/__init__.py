@@ -3,6 +3,7 @@
 from dsh_codec._pure.admission import admit
 from dsh_codec._pure.attempt_text import expand_lines, pack_lines
 from dsh_codec._pure.bulk import check_bytes, check_file, check_many
+from dsh_codec._pure.calls import CallReader, CallScanner
 from dsh_codec._pure.canonical import canonicalize
 from dsh_codec._pure.columns import (
     ColumnScanner,
@@ -46,6 +47,8 @@ from dsh_codec._pure.stream import (
 
 __all__ = [
     "Assembler",
+    "CallReader",
+    "CallScanner",
     "ColumnScanner",
     "FrameReader",
     "FrameScanner",

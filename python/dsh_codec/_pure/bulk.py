@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -51,12 +52,13 @@ class _Options(NamedTuple):
     max_frame_plain_bytes: int
     max_depth: int
     max_packed_events: int
+    check_streams: bool = True
 
     def scanner(self) -> RowScanner:
         return RowScanner(
             mode=self.mode,
             generation=self.generation,
-            check_streams=True,
+            check_streams=self.check_streams,
             max_row_bytes=self.max_row_bytes,
             max_depth=self.max_depth,
             max_packed_events=self.max_packed_events,
@@ -223,6 +225,39 @@ def check_many(
             found.append(error)
     counter.tell()
     return found
+
+
+def read_rows(
+    path: str | os.PathLike[str],
+    generation: int,
+    limits: tuple[int, int, int],
+    take: _TakeRows,
+) -> FileScan:
+    """Scan a file and give `take` every accepted row, those before a refusal, too.
+
+    Args:
+        path: The file.
+        generation: The generation that it must have.
+        limits: `max_row_bytes`, `max_frame_plain_bytes` and `max_depth`.
+        take: Takes rows.
+    """
+    options = _Options(
+        "recoverable",
+        "scan",
+        generation,
+        *limits,
+        MAX_PACKED_EVENTS,
+        check_streams=False,
+    )
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        # Opening a pipe would wait for its writer.
+        message = "this is no regular file"
+        raise OSError(message)
+    with Path(path).open("rb") as file:
+        try:
+            return _check(_File(file), options, take)
+        except DshCodecError as error:
+            raise error.located(path=path) from None
 
 
 def _check_path(

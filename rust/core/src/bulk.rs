@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::frame::{FrameReader, FrameScanner, MAX_PIECE_BYTES, Step};
-use crate::row::{Mode, RowScanner, ScanOptions, ScanResult};
+use crate::row::{Mode, Row, RowScanner, ScanOptions, ScanResult};
 use crate::rules::Level;
 
 use frames::{Ahead, Input, Next, Run, add_frame, shrank};
@@ -102,9 +102,9 @@ impl<F: Fn()> Drop for OnPanic<F> {
     }
 }
 
-/// Room that a thread keeps from file to file.
+/// Room that a thread keeps from file to file. All files have the same limits.
 #[derive(Default)]
-struct Buffers {
+pub struct Buffers {
     /// Bytes of the file.
     stored: Vec<u8>,
     frames: FrameBuffers,
@@ -359,6 +359,7 @@ pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<Fi
         &Plan::default(),
         &mut FrameBuffers::default(),
         &Work::default(),
+        &mut |_| {},
     )
 }
 
@@ -408,6 +409,43 @@ fn check_alone(
     let together: Option<&Together<'_>> = (threads.get() > 1).then_some(&together);
     let plan = plan.with_threads(threads.get());
     check_path(path, options, level, &plan, &mut buffers, &work, together)
+}
+
+/// [`check_file`] at level `Scan` that gives every accepted row to `accept`, those before a refusal, too.
+///
+/// # Errors
+/// As for [`check_file`]; `Io` for what is no regular file, of which opening might wait for a writer.
+///
+/// # Cost
+/// That of [`check_file`] on one thread and of `accept`; the buffers are kept for the next file.
+///
+/// # Source
+/// Spec 10 §8.
+pub fn read_rows(
+    path: &Path,
+    options: ScanOptions,
+    buffers: &mut Buffers,
+    accept: &mut impl FnMut(&Row<'_>),
+) -> Result<FileScan> {
+    if !path.metadata()?.is_file() {
+        let refusal = std::io::Error::new(std::io::ErrorKind::InvalidInput, "this is no regular file");
+        return Err(refusal.into());
+    }
+    let work = Work::default();
+    let mut disk = Disk::open(path, &mut buffers.stored, &work)?;
+    let is_zstandard = is_zstandard(disk.head()?);
+    let plan = Plan::default();
+    let frames = &mut buffers.frames;
+    check(
+        &mut disk,
+        is_zstandard,
+        options,
+        Level::Scan,
+        &plan,
+        frames,
+        &work,
+        accept,
+    )
 }
 
 /// What [`check_many`] gives back.
@@ -617,6 +655,7 @@ fn check_path(
             plan,
             &mut buffers.frames,
             work,
+            &mut |_| {},
         ),
         (Err(error), _) => Err(error),
     };
@@ -639,11 +678,12 @@ fn check(
     plan: &Plan,
     buffers: &mut FrameBuffers,
     work: &Work,
+    accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<FileScan> {
     if is_zstandard {
-        check_frames(source, options, level, plan, buffers, work)
+        check_frames(source, options, level, plan, buffers, work, accept)
     } else {
-        check_plain(source, options, level, buffers)
+        check_plain(source, options, level, buffers, accept)
     }
 }
 
@@ -652,9 +692,10 @@ fn check_plain(
     options: ScanOptions,
     level: Level,
     buffers: &mut FrameBuffers,
+    accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<FileScan> {
     let mut scanner = buffers.scanner(options, level);
-    source.read(0, source.len(), &mut |bytes| scanner.feed(bytes, &mut |_| {}))?;
+    source.read(0, source.len(), &mut |bytes| scanner.feed(bytes, accept))?;
     let scan = plain_scan(&mut scanner, source.len());
     buffers.keep(scanner);
     scan
@@ -683,6 +724,7 @@ fn check_frames(
     plan: &Plan,
     buffers: &mut FrameBuffers,
     work: &Work,
+    accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<FileScan> {
     // Where the last complete frame ends has to be known before rows are accepted: a damaged frame that is complete is
     // corrupt, the same bytes in a torn one are just not recovered.
@@ -699,7 +741,7 @@ fn check_frames(
             ..Location::default()
         };
         scanner
-            .feed(plain, &mut |_| {})
+            .feed(plain, accept)
             .map_err(|error| error.located(place))?;
         if last { scanner.end_frame() } else { Ok(()) }
     };
@@ -728,7 +770,7 @@ fn check_frames(
     let plain_bytes = scanner.totals().fed_bytes;
     let before = scanner.totals().event_count;
     if let (Some(start), Mode::Recoverable) = (torn_start, options.mode) {
-        feed_torn_frame(source, start, &mut scanner, piece, work)?;
+        feed_torn_frame(source, start, &mut scanner, piece, work, accept)?;
     }
     let scan = scanner.finish()?;
     buffers.keep(scanner);
@@ -810,6 +852,7 @@ fn feed_torn_frame(
     scanner: &mut RowScanner,
     piece: &mut [u8],
     work: &Work,
+    accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<()> {
     let limits_of = |scanner: &RowScanner| scanner.options().limits.max_frame_plain_bytes;
     let end = source.len();
@@ -832,7 +875,7 @@ fn feed_torn_frame(
     source.read(start, end, &mut |bytes| {
         read_pieces(&mut reader, bytes, piece, &mut |plain, _, _| {
             work.go_on()?;
-            scanner.feed(plain, &mut |_| {})
+            scanner.feed(plain, accept)
         })
     })
 }

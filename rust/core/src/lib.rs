@@ -1,10 +1,11 @@
 //! DSH session logs: bytes to frames to rows to checked records. No Python in it.
 //!
 //! Layers, each may use what stands before it: [`error`] and [`limits`], [`json`], [`frame`], [`row`] with [`stream`]
-//! and [`rules`], [`bulk`] and [`sidecar`].
+//! and [`rules`], [`calls`], [`bulk`] and [`sidecar`].
 #![deny(unsafe_code)] // allowed in json/blocks.rs, which has the SIMD
 
 pub mod bulk;
+pub mod calls;
 pub mod error;
 pub mod frame;
 pub mod json;

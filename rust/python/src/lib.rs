@@ -4,6 +4,7 @@
 mod attempt_text;
 mod buffer;
 mod bulk;
+mod calls;
 mod columns;
 mod encode;
 mod errors;
@@ -29,6 +30,8 @@ mod _native {
     use super::attempt_text::{expand_lines, pack_lines};
     #[pymodule_export]
     use super::bulk::{check_bytes, check_file, check_many};
+    #[pymodule_export]
+    use super::calls::{CallReader, CallScanner};
     #[pymodule_export]
     use super::columns::{ColumnScanner, StoredStream, row_columns, stream_columns};
     #[pymodule_export]

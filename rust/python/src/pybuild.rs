@@ -9,10 +9,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
-/// A class of named pairs: a subclass of `tuple` with nothing in its instances but the elements.
-pub(crate) struct PairClass(Py<PyType>);
+/// A class of named tuples: a subclass of `tuple` with nothing in its instances but the elements.
+pub(crate) struct TupleClass(Py<PyType>);
 
-impl PairClass {
+impl TupleClass {
     /// Takes a class that is such a subclass.
     pub(crate) fn new(class: &Bound<'_, PyType>) -> PyResult<Self> {
         let tuple = class.py().get_type::<PyTuple>();
@@ -31,25 +31,25 @@ impl PairClass {
         }
     }
 
-    /// Makes the pair without running code of the class.
+    /// Makes an instance without running code of the class, which is asked for as many elements as it names.
     #[inline]
-    pub(crate) fn pair<'py>(
+    pub(crate) fn make<'py, const N: usize>(
         &self,
-        first: Bound<'py, PyAny>,
-        second: Bound<'py, PyAny>,
+        py: Python<'py>,
+        elements: [Bound<'py, PyAny>; N],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = first.py();
         let class = self.0.bind(py).as_type_ptr();
+        let size = const { N.cast_signed() };
         // SAFETY: `class` is a live type whose instances are laid out as tuples (checked in `new`), so allocation needs
         // the number of elements only; all are null at first, which the collector and deallocation allow.
-        let pair = unsafe { ffi::PyType_GenericAlloc(class, 2) };
+        let tuple = unsafe { ffi::PyType_GenericAlloc(class, size) };
         // SAFETY: the call above returns a new reference, or null with an exception set.
-        let pair = unsafe { Bound::from_owned_ptr_or_err(py, pair) }?;
-        // SAFETY: `pair` is a tuple of two elements that nobody else has seen; the call takes over the reference.
-        unsafe { ffi::PyTuple_SetItem(pair.as_ptr(), 0, first.into_ptr()) };
-        // SAFETY: as above.
-        unsafe { ffi::PyTuple_SetItem(pair.as_ptr(), 1, second.into_ptr()) };
-        Ok(pair)
+        let tuple = unsafe { Bound::from_owned_ptr_or_err(py, tuple) }?;
+        for (place, element) in (0..size).zip(elements) {
+            // SAFETY: `tuple` has `size` elements and nobody else has seen it; the call takes over the reference.
+            unsafe { ffi::PyTuple_SetItem(tuple.as_ptr(), place, element.into_ptr()) };
+        }
+        Ok(tuple)
     }
 }
 

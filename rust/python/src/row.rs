@@ -78,6 +78,11 @@ pub(crate) struct Generation(u8);
 
 impl Generation {
     pub(crate) const CURRENT: Self = Self(core::CURRENT_GENERATION);
+
+    /// The number, 0 to 4.
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
 }
 
 impl FromPyObject<'_, '_> for Generation {
@@ -111,7 +116,7 @@ pub(crate) fn with_node<R>(
     f(node)
 }
 
-fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bound<'py, PyAny>> {
+pub(crate) fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
     let max_depth = Limits::default().max_depth as usize;

@@ -15,7 +15,7 @@ use pyo3::sync::{MutexExt, PyOnceLock};
 use pyo3::types::{PyDict, PyInt, PyIterator, PyList, PyString, PyTuple, PyType};
 
 use crate::errors::KernelResult;
-use crate::pybuild::{CollectorPause, PairClass};
+use crate::pybuild::{CollectorPause, TupleClass};
 use crate::pystring;
 use crate::pyvalue::{PyValue, deep_copy, word};
 
@@ -61,15 +61,15 @@ fn join_kept<'py>(py: Python<'py>, fragments: &[Kept]) -> PyResult<Bound<'py, Py
 /// Makes `TimedChunk` objects.
 struct ChunkBuilder<'py> {
     py: Python<'py>,
-    class: &'static PairClass,
+    class: &'static TupleClass,
 }
 
 impl<'py> ChunkBuilder<'py> {
     fn new(py: Python<'py>) -> PyResult<Self> {
-        static CLASS: PyOnceLock<PairClass> = PyOnceLock::new();
+        static CLASS: PyOnceLock<TupleClass> = PyOnceLock::new();
         let class = CLASS.get_or_try_init(py, || {
             let class = py.import("dsh_codec._types")?.getattr("TimedChunk")?;
-            PairClass::new(class.cast::<PyType>()?)
+            TupleClass::new(class.cast::<PyType>()?)
         })?;
         Ok(Self { py, class })
     }
@@ -80,7 +80,7 @@ impl<'py> ChunkBuilder<'py> {
             Record::Raw { time, chunk } => {
                 out.push(
                     self.class
-                        .pair(PyInt::new(self.py, *time).into_any(), chunk.0.clone())?,
+                        .make(self.py, [PyInt::new(self.py, *time).into_any(), chunk.0.clone()])?,
                 );
                 Ok(())
             }
@@ -106,7 +106,7 @@ impl<'py> ChunkBuilder<'py> {
             chunk.set_item(&key, member)?;
             out.push(
                 self.class
-                    .pair(PyInt::new(py, time).into_any(), chunk.into_any())?,
+                    .make(py, [PyInt::new(py, time).into_any(), chunk.into_any()])?,
             );
         }
         Ok(())
