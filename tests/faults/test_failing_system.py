@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from fault_oracle import (
 from fault_tally import fault
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Buffer
 
 BATCHES = [
@@ -236,14 +239,35 @@ def test_full_device(tmp_path: Path, stored: Any) -> None:
         assert path.read_bytes() == before
 
 
+def _runs(command: list[str]) -> bool:
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0  # noqa: S603 - fixed words and a directory of the test
+
+
+@pytest.fixture
+def small_volume(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a volume of a megabyte or so: the one that is named, or a new one."""
+    named = os.environ.get("DSH_SMALL_VOLUME")
+    if named is not None:
+        yield Path(named)
+        return
+    place = tmp_path / "volume"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    is_mounted = shutil.which("mount") is not None and _runs(command)
+    if not is_mounted:
+        pytest.skip("DSH_SMALL_VOLUME names no small volume, and none can be mounted")
+    try:
+        yield place
+    finally:
+        assert _runs(["umount", str(place)])
+
+
 @pytest.mark.crash
 @pytest.mark.parametrize("stored", STORED)
-def test_small_volume_runs_full(tmp_path: Path, stored: Any) -> None:
-    """`DSH_SMALL_VOLUME` names a directory on a volume of a megabyte or so."""
-    volume = os.environ.get("DSH_SMALL_VOLUME")
-    if volume is None:
-        pytest.skip("DSH_SMALL_VOLUME names no small volume")
-    root = Path(volume) / tmp_path.name
+def test_small_volume_runs_full(
+    tmp_path: Path, small_volume: Path, stored: Any
+) -> None:
+    root = small_volume / tmp_path.name
     try:
         events = session_events(200_000)
         done = 0
