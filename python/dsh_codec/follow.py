@@ -538,7 +538,8 @@ class Follow:
                     error.rule or "10 §1",
                 ) from None
             raise place.located(offset=position) from None
-        kind, time = value["type"], value.get("time")
+        kind = value["type"]
+        time: Any = value.get("time")  # From generation 2 on it has been checked.
         row = Row(
             kind if isinstance(kind, str) else None,
             seq,

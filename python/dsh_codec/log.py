@@ -80,13 +80,16 @@ class Scanner(Protocol[T_co]):
     @property
     def event_count(self) -> int:
         """Accepted events."""
+        ...
 
     @property
     def fed_bytes(self) -> int:
         """Plaintext bytes fed."""
+        ...
 
     def feed(self, data: Buffer, /) -> T_co:
         """Take the next bytes."""
+        ...
 
     def end_frame(self) -> None:
         """Take note that a complete frame ends here."""
@@ -96,6 +99,7 @@ class Scanner(Protocol[T_co]):
 
     def finish(self) -> ScanResult:
         """End the scan."""
+        ...
 
 
 class _Structure(NamedTuple):

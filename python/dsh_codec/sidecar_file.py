@@ -263,7 +263,7 @@ class SidecarWriter:
     def __init__(self, file: IO[bytes], *, compression: Compression = "none") -> None:
         """Take an empty file, which can be read and sought, and stays the caller's to close."""
         self._file = file
-        self._compression = compression
+        self._compression: Compression = compression
         self._room_bytes = 0
         self._batch: list[bytes] = []
         self._batch_bytes = 0

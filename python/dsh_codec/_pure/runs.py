@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from dsh_codec._pure.buffer import bytes_of
 from dsh_codec._pure.columns import (
@@ -201,7 +201,9 @@ def pack_runs(
     runs: Buffer | Sequence[Buffer], /, *, max_depth: int = MAX_DEPTH
 ) -> StreamText:
     """Pack the rows of runs into the stream of an attempt. See `_kernel.pyi`."""
-    pieces = runs if isinstance(runs, list | tuple) else (runs,)
+    pieces = cast(
+        "Sequence[Buffer]", runs if isinstance(runs, list | tuple) else (runs,)
+    )
     rows = [row for piece in pieces for row in bytes_of(piece).split(b"\n") if row]
     records = checked_records(StoredStream(rows, max_depth=max_depth))
     text = dump(records, max_depth=max_depth + 2)
