@@ -159,6 +159,8 @@ fn grow(buffer: &mut Vec<u8>, len: usize) {
 trait Source {
     /// Size in bytes.
     fn len(&self) -> u64;
+    /// The first bytes, at least those that tell frames from rows.
+    fn head(&mut self) -> Result<&[u8]>;
     /// Calls `take` with consecutive pieces of the range.
     fn read(&mut self, from: u64, to: u64, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
     /// Runs a frame scanner over everything.
@@ -194,6 +196,10 @@ struct Memory<'a>(&'a [u8]);
 impl Source for Memory<'_> {
     fn len(&self) -> u64 {
         self.0.len() as u64
+    }
+
+    fn head(&mut self) -> Result<&[u8]> {
+        Ok(self.0)
     }
 
     fn read(&mut self, from: u64, to: u64, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
@@ -249,14 +255,6 @@ impl<'a> Disk<'a> {
         })
     }
 
-    /// The first bytes; of a file that fits into the buffer, all.
-    fn head(&mut self) -> Result<&[u8]> {
-        let least = MAGIC.len() as u64;
-        let is_small = self.len <= self.buffer.len() as u64;
-        let filled = self.fill(0, if is_small { self.len.max(least) } else { least })?;
-        Ok(self.buffer.get(filled).unwrap_or_default())
-    }
-
     /// Up to `want` bytes from `at`, as a range of the buffer; a file that shrinks meanwhile gives fewer.
     fn fill(&mut self, at: u64, want: u64) -> Result<Range<usize>> {
         self.work.go_on()?;
@@ -292,6 +290,14 @@ impl<'a> Disk<'a> {
 impl Source for Disk<'_> {
     fn len(&self) -> u64 {
         self.len
+    }
+
+    // Of a file that fits into the buffer, all bytes.
+    fn head(&mut self) -> Result<&[u8]> {
+        let least = MAGIC.len() as u64;
+        let is_small = self.len <= self.buffer.len() as u64;
+        let filled = self.fill(0, if is_small { self.len.max(least) } else { least })?;
+        Ok(self.buffer.get(filled).unwrap_or_default())
     }
 
     fn shared(&self) -> Option<File> {
@@ -353,7 +359,6 @@ impl Source for Disk<'_> {
 pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<FileScan> {
     check(
         &mut Memory(data),
-        is_zstandard(data),
         options,
         level,
         &Plan::default(),
@@ -433,19 +438,9 @@ pub fn read_rows(
     }
     let work = Work::default();
     let mut disk = Disk::open(path, &mut buffers.stored, &work)?;
-    let is_zstandard = is_zstandard(disk.head()?);
     let plan = Plan::default();
     let frames = &mut buffers.frames;
-    check(
-        &mut disk,
-        is_zstandard,
-        options,
-        Level::Scan,
-        &plan,
-        frames,
-        &work,
-        accept,
-    )
+    check(&mut disk, options, Level::Scan, &plan, frames, &work, accept)
 }
 
 /// What [`check_many`] gives back.
@@ -647,9 +642,8 @@ fn check_path(
         (Ok(false), Some(together)) if disk.len >= plan.min_file_bytes => {
             return together(disk.file, disk.len);
         }
-        (Ok(is_zstandard), _) => check(
+        (Ok(_), _) => check(
             &mut disk,
-            is_zstandard,
             options,
             level,
             plan,
@@ -672,7 +666,6 @@ fn is_zstandard(first: &[u8]) -> bool {
 
 fn check(
     source: &mut impl Source,
-    is_zstandard: bool,
     options: ScanOptions,
     level: Level,
     plan: &Plan,
@@ -680,7 +673,7 @@ fn check(
     work: &Work,
     accept: &mut impl FnMut(&Row<'_>),
 ) -> Result<FileScan> {
-    if is_zstandard {
+    if is_zstandard(source.head()?) {
         check_frames(source, options, level, plan, buffers, work, accept)
     } else {
         check_plain(source, options, level, buffers, accept)

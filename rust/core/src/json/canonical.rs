@@ -56,7 +56,7 @@ enum Open<'a> {
 type Member<'a> = (Cow<'a, [u8]>, Node<'a>);
 
 /// Appends the canonical text of a value: members sorted by their UTF-16 code units, numbers in JavaScript's spelling,
-/// no white space, lone surrogates as escapes. `is_plain` says that [`has_canonical_strings`] is known of the text.
+/// no white space, lone surrogates as escapes. `is_plain` says that `has_canonical_strings` is known of the text.
 ///
 /// # Cost
 /// What is canonical as it stands is copied. Not recursive.

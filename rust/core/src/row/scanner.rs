@@ -29,7 +29,7 @@ pub enum Mode {
 pub struct ScanOptions {
     /// What happens at the first issue.
     pub mode: Mode,
-    /// The generation to accept; see [`parse_header`].
+    /// The generation to accept; see [`parse_header`](super::parse_header).
     pub generation: Option<u8>,
     /// Whether every stream record is checked and counted.
     pub check_streams: bool,
