@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsh_codec.call_rows import TOKEN_COLUMNS, CallColumns, sum_tokens
@@ -202,11 +203,8 @@ class _Sums:
     def add_sums(self, found: TokenSums) -> None:
         """Take sums over calls that need no cost."""
         self._calls += found.calls
-        for index, (total, known) in enumerate(
-            zip(found.sums, found.known, strict=True)
-        ):
-            self._sums[index] += total
-            self._known[index] += known
+        self._sums = list(map(add, self._sums, found.sums))
+        self._known = list(map(add, self._known, found.known))
 
     def _add_cost(self, cost: Decimal | None) -> None:
         if cost is None:
@@ -217,9 +215,8 @@ class _Sums:
     def merge(self, other: _Sums) -> None:
         """Take what another one has."""
         self._calls += other._calls
-        for index in range(len(COLUMNS)):
-            self._sums[index] += other._sums[index]
-            self._known[index] += other._known[index]
+        self._sums = list(map(add, self._sums, other._sums))
+        self._known = list(map(add, self._known, other._known))
         self._unpriced += other._unpriced
         if other._cost is not None:
             self._add_cost(other._cost)
