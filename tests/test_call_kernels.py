@@ -172,6 +172,80 @@ def test_file_has_the_calls_of_the_open_log(path: Path, kernel: ModuleType) -> N
     assert found.header == log.header
 
 
+def sums_of(kernel: ModuleType, path: Path) -> Any:
+    """Return the sums over a file, with the types of their numbers, or why there are none."""
+    try:
+        return repr(kernel.CallReader(**ALL).sum_file(path, generation=4))
+    except dsh.DshCodecError as error:
+        return type(error), error.line, error.offset, error.seq
+
+
+def listed(kernel: ModuleType, path: Path) -> tuple[int, list[int], list[int]]:
+    """Return the sums over the own calls that `read_file` lists."""
+    calls = kernel.CallReader(**ALL).read_file(path, generation=4).calls
+    own = [timed.call for timed in calls if timed.call.own]
+    names = ("input", "output", "cache_read", "cache_write", "reasoning", "total")
+    columns = [[getattr(found, name) for found in own] for name in names]
+    known = [[value for value in column if value is not None] for column in columns]
+    return (
+        len(own),
+        [sum(column) for column in known],
+        [len(column) for column in known],
+    )
+
+
+def test_sums_are_those_of_the_listed_calls(path: Path, kernel: ModuleType) -> None:
+    with dsh.open(path) as log:
+        header, compression = log.header, log.compression
+    found = kernel.CallReader(**ALL).sum_file(path, generation=4)
+    assert found[:2] == (header, compression)
+    count, sums, known = listed(kernel, path)
+    assert found.sums == (count, tuple(sums), tuple(known))
+    assert sums[0] > 0
+
+
+def test_sums_leave_out_inherited_calls(kernel: ModuleType, tmp_path: Path) -> None:
+    parent = Session("a", [call({"inputTokens": 1, "outputTokens": 1})])
+    child = Session("b", [])
+    child.fork(parent, 1)
+    child.rows += [call({"inputTokens": 2, "reasoningTokens": 0}), attempt([])]
+    chunk = {"type": "usage", "usage": {"outputTokens": 8}}
+    record = {"type": "chunk", "time": 1, "chunk": chunk}
+    child.rows.append(call({"outputTokens": 4}, stream=[record]))
+    found = kernel.CallReader().sum_file(child.write(tmp_path), generation=4)
+    assert found.sums == (3, (2, 8, 0, 0, 0, 0), (1, 1, 0, 0, 1, 0))
+    assert type(found).__name__ == "TokenScan"
+
+
+def test_sums_are_exact_beyond_64_bits(kernel: ModuleType, tmp_path: Path) -> None:
+    names = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
+    most = 2**53 - 1
+    made = [call(dict.fromkeys(names, most)) for _ in range(600)]
+    path = Session("s", made).write(tmp_path)
+    found = kernel.CallReader().sum_file(path, generation=4).sums
+    assert found.sums == (*[600 * most] * 4, 0, 2400 * most)
+    assert found.sums[-1] > 2**64
+    assert found.known == (600, 600, 600, 600, 0, 600)
+
+
+def test_kernels_agree_about_sums_of_odd_values(tmp_path: Path) -> None:
+    made = [rows(seed) for seed in range(10)]
+    path = tmp_path / "log"
+    read = 0
+    for seed in range(300):
+        path.write_bytes(text_of(spoiled(made[seed % len(made)], seed)))
+        found = sums_of(_native, path)
+        assert found == sums_of(_pure, path), seed
+        if type(found) is str:
+            read += 1
+            count, sums, known = listed(_native, path)
+            expected = (
+                f"TokenSums(calls={count}, sums={tuple(sums)}, known={tuple(known)})"
+            )
+            assert found.endswith(f"sums={expected})"), seed
+    assert read > 100
+
+
 def test_reader_goes_on_after_a_refusal(kernel: ModuleType, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.write_bytes(ZSTD)
@@ -181,7 +255,10 @@ def test_reader_goes_on_after_a_refusal(kernel: ModuleType, tmp_path: Path) -> N
         with pytest.raises(dsh.FrameError) as caught:
             reader.read_file(bad, generation=4)
         assert caught.value.path == str(bad)
+        with pytest.raises(dsh.FrameError):
+            reader.sum_file(bad, generation=4)
         assert len(reader.read_file(good, generation=4).calls) == 1
+        assert reader.sum_file(good, generation=4).sums.calls == 1
     with pytest.raises(FileNotFoundError):
         reader.read_file(tmp_path / "none", generation=4)
 
@@ -227,6 +304,8 @@ def test_generations_of_chunk_rows_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="generation"):
         kernel.CallReader().read_file(tmp_path, generation=generation)
+    with pytest.raises(ValueError, match="generation"):
+        kernel.CallReader().sum_file(tmp_path, generation=generation)
     with pytest.raises(ValueError, match="generation"):
         kernel.CallScanner(generation=generation)
 

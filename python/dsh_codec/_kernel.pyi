@@ -31,6 +31,7 @@ from dsh_codec._types import (
     StreamText,
     TimedCall,
     TimedChunk,
+    TokenScan,
 )
 from dsh_codec.errors import SidecarError
 
@@ -469,6 +470,22 @@ class CallReader:
         Note:
             The scan is that of 10 §8 without `check_streams`: streams that would not expand
             hide no call. Threads that share a reader wait for each other.
+        """
+
+    def sum_file(self, path: str | PathLike[str], /, *, generation: int) -> TokenScan:
+        """Sum up the tokens of the own calls of a log file; otherwise as `read_file`.
+
+        Args:
+            path: The file.
+            generation: The generation that its header must have, 2 to 4.
+
+        Returns:
+            The sums over what `read_file` lists as own, inherited calls left out.
+
+        Raises:
+            DshCodecError: As for `read_file`.
+            OSError: As there.
+            ValueError: As there.
         """
 
 class CallScanner:

@@ -598,3 +598,32 @@ class CallScan(NamedTuple):
     header: Header
     compression: Compression
     calls: list[TimedCall]
+
+
+class TokenSums(NamedTuple):
+    """Tokens of some calls. Spec: 80 §4.
+
+    Attributes:
+        calls: Number of calls.
+        sums: Sums of the columns `input`, `output`, `cache_read`, `cache_write`, `reasoning` and
+            `total` over the calls that know them.
+        known: For each of these columns, the number of calls that know it.
+    """
+
+    calls: int
+    sums: tuple[int, ...]
+    known: tuple[int, ...]
+
+
+class TokenScan(NamedTuple):
+    """Tokens of the own calls of a log file.
+
+    Attributes:
+        header: Its header.
+        compression: How it is stored.
+        sums: The sums.
+    """
+
+    header: Header
+    compression: Compression
+    sums: TokenSums

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from dsh_codec._types import Call, TimedCall, ToolTime
+from dsh_codec._types import Call, TimedCall, TokenSums, ToolTime
 from dsh_codec.attempts import find_last_chunk
 from dsh_codec.events import is_array, is_filled, is_object
 from dsh_codec.pace import pace_of, token_gaps
@@ -22,7 +22,21 @@ if TYPE_CHECKING:
     from dsh_codec._types import CallOutcome
     from dsh_codec.tools import EventLike
 
-__all__ = ["CallColumns", "CallRows"]
+__all__ = ["TOKEN_COLUMNS", "CallColumns", "CallRows", "sum_tokens"]
+
+TOKEN_COLUMNS: Final = (
+    "input",
+    "output",
+    "cache_read",
+    "cache_write",
+    "reasoning",
+    "total",
+)
+"""Columns that are summed. Spec: 80 §3."""
+
+# They stand side by side in a call.
+_FIRST: Final = Call._fields.index(TOKEN_COLUMNS[0])
+_BEHIND: Final = _FIRST + len(TOKEN_COLUMNS)
 
 
 class CallColumns(NamedTuple):
@@ -369,6 +383,17 @@ class CallRows:
                     return time
         # A settlement stands behind rows that were written during its stream.
         return self._requests.time_between(previous, stream_start)
+
+
+def sum_tokens(calls: list[Call]) -> TokenSums:
+    """Return the sums over some calls."""
+    nothing = (None,) * len(TOKEN_COLUMNS)  # Without calls there would be no columns.
+    columns = list(zip(nothing, *[call[_FIRST:_BEHIND] for call in calls], strict=True))
+    return TokenSums(
+        len(calls),
+        tuple([sum(filter(None, column)) for column in columns]),
+        tuple([len(column) - column.count(None) for column in columns]),
+    )
 
 
 def _is_auxiliary(kind: str | None) -> bool:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from dsh_codec._backend import kernel
-from dsh_codec._types import Call, CallOutcome, CallScan, TimedCall, ToolTime
+from dsh_codec._types import (
+    Call,
+    CallOutcome,
+    CallScan,
+    TimedCall,
+    TokenScan,
+    ToolTime,
+)
 from dsh_codec.attempts import iter_attempts
-from dsh_codec.call_rows import CallColumns, CallRows
+from dsh_codec.call_rows import CallColumns, CallRows, sum_tokens
 from dsh_codec.corpus import own_from, read_logs
 from dsh_codec.errors import DshCodecError
 from dsh_codec.row import Event
@@ -16,7 +23,7 @@ from dsh_codec.tools import place_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from dsh_codec._types import Compression, Header
+    from dsh_codec._types import Compression, Header, TokenSums
     from dsh_codec.corpus import Places, Readings
     from dsh_codec.find import Session
     from dsh_codec.log import Log
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "CallOutcome", "ToolTime", "calls"]
 
 T = TypeVar("T")
+S = TypeVar("S", CallScan, TokenScan)
 
 
 def calls(
@@ -93,18 +101,48 @@ def read_call_lists(
         return make(log.header, read_calls(log, columns))
 
     def read_file(session: Session) -> Iterable[T] | None:
-        found = _read_file(reader, session)
+        found = _read_file(reader.read_file, session)
         return None if found is None else make(found.header, found.calls)
 
     return read_logs(places, read, read_file=read_file, compression=compression)
 
 
-def _read_file(reader: kernel.CallReader, session: Session) -> CallScan | None:
-    """Return the calls of a file, without Python objects but these; None if `Log` has to."""
+def read_token_sums(
+    places: Places,
+    make: Callable[[Header, TokenSums], Iterable[T]],
+    *,
+    compression: Compression | None = None,
+) -> Readings[T]:
+    """Sum up the tokens of each log's own calls, and make something of each log's sums.
+
+    Args:
+        places: Where the logs lie.
+        make: Takes header and sums of a log.
+        compression: Decides where both encodings of a generation are present.
+
+    Returns:
+        What was made, see `read_logs`.
+    """
+    columns = CallColumns(times=False)
+    reader = kernel.CallReader(**columns._asdict())
+
+    def read(log: Log) -> Iterable[T]:
+        own = [timed.call for timed in read_calls(log, columns) if timed.call.own]
+        return make(log.header, sum_tokens(own))
+
+    def read_file(session: Session) -> Iterable[T] | None:
+        found = _read_file(reader.sum_file, session)
+        return None if found is None else make(found.header, found.sums)
+
+    return read_logs(places, read, read_file=read_file, compression=compression)
+
+
+def _read_file(read: Callable[..., S], session: Session) -> S | None:
+    """Return what the kernel reads of a file; None if `Log` has to."""
     if session.generation is None or not 2 <= session.generation <= 4:
         return None
     try:
-        found = reader.read_file(session.path, generation=session.generation)
+        found = read(session.path, generation=session.generation)
     except (DshCodecError, OSError):
         return None  # Opening the log says what is wrong, in the words that all answers have.
     return found if found.compression == session.compression else None

@@ -10,7 +10,7 @@ from dsh_codec.find import lineage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from dsh_codec._types import Call, Header, TimedCall
+    from dsh_codec._types import Call, Header, TimedCall, TokenSums
 
 __all__ = ["By", "Grouping", "Key", "Moment", "time_zone", "to_ms"]
 
@@ -45,9 +45,7 @@ _TIME_FORMATS: Final = {
     "day": "%Y-%m-%d",
     "hour": "%Y-%m-%d %H:00",
 }
-_COLUMNS: Final = frozenset(
-    ("session", "provider", "model", "outcome", "turn", "step", "seq")
-)
+_COLUMNS: Final = frozenset(("provider", "model", "outcome", "turn", "step", "seq"))
 _CONSTANTS: Final = frozenset(("session", "project", "lineage"))
 """What is the same for all calls of a log."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -84,6 +82,9 @@ class Grouping:
         self._tz = time_zone(tz)
         self._since = None if since is None else to_ms(since, self._tz)
         self._until = None if until is None else to_ms(until, self._tz)
+        is_bounded = since is not None or until is not None
+        # Whether all own calls of a log are taken, and into one group.
+        self.is_per_log = not is_bounded and _CONSTANTS.issuperset(self.by)
 
     def take(self, header: Header, found: list[TimedCall]) -> list[tuple[Key, Call]]:
         """Return the own calls of a log that lie between the bounds, each with its key.
@@ -98,6 +99,12 @@ class Grouping:
             for timed in self._own(found)
         ]
 
+    def sums(self, header: Header, found: TokenSums) -> Iterable[tuple[Key, TokenSums]]:
+        """Return the sums over the own calls of a log with their key; `is_per_log` allows it."""
+        if not found.calls:
+            return ()
+        return ((tuple([self._constant(name, header) for name in self.by]), found),)
+
     def lists(
         self, header: Header, found: list[TimedCall]
     ) -> Iterable[tuple[Key, list[Call]]]:
@@ -106,8 +113,7 @@ class Grouping:
             own = self._own(found)
             if not own:
                 return []
-            parts = [self._part(name, header) for name in self.by]
-            key = tuple([part(own[0]) for part in parts])
+            key = tuple([self._constant(name, header) for name in self.by])
             return [(key, [timed.call for timed in own])]
         lists: dict[Key, list[Call]] = {}
         for key, call in self.take(header, found):
@@ -130,17 +136,20 @@ class Grouping:
             return False
         return self._until is None or time_ms < self._until
 
+    @staticmethod
+    def _constant(name: By, header: Header) -> Any:
+        if name == "session":
+            return header.fields["id"]
+        return header.fields.get("cwd") if name == "project" else lineage_of(header)
+
     def _part(self, name: By, header: Header) -> Callable[[TimedCall], Any]:
+        if name in _CONSTANTS:
+            constant = self._constant(name, header)
+            return lambda _: constant
         if name in _COLUMNS:
             return lambda timed: getattr(timed.call, name)
         if name == "served_model":
             return lambda timed: timed.call.served_model or timed.call.model
-        if name == "project":
-            cwd = header.fields.get("cwd")
-            return lambda _: cwd
-        if name == "lineage":
-            lineage = lineage_of(header)
-            return lambda _: lineage
         pattern = _TIME_FORMATS[name]
         return lambda timed: self._period(timed.time_ms, pattern)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dsh_codec._types import Call
-from dsh_codec.call_rows import CallColumns
-from dsh_codec.calls import read_call_lists
+from dsh_codec.call_rows import TOKEN_COLUMNS, CallColumns, sum_tokens
+from dsh_codec.calls import read_call_lists, read_token_sums
 from dsh_codec.grouping import By, Grouping, Key, sort_key
 
 if TYPE_CHECKING:
@@ -15,27 +15,15 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from decimal import Decimal
 
-    from dsh_codec._types import Compression
-    from dsh_codec.corpus import Places
+    from dsh_codec._types import Call, Compression, TokenSums
+    from dsh_codec.corpus import Places, Readings
     from dsh_codec.find import Session
     from dsh_codec.grouping import Moment
     from dsh_codec.prices import PriceTable
 
 __all__ = ["Totals", "Usage", "UsageRow", "usage"]
 
-COLUMNS: Final = (
-    "input",
-    "output",
-    "cache_read",
-    "cache_write",
-    "reasoning",
-    "total",
-)
-"""Columns that are summed. Spec: 80 §3."""
-
-# They stand side by side in a call.
-_FIRST: Final = Call._fields.index(COLUMNS[0])
-_BEHIND: Final = _FIRST + len(COLUMNS)
+COLUMNS: Final = TOKEN_COLUMNS
 
 
 class Totals(NamedTuple):
@@ -155,14 +143,23 @@ def usage(
     """
     grouping = Grouping(by, tz=tz, since=since, until=until)
     groups: dict[Key, _Sums] = {}
-    found = read_call_lists(
-        paths, CallColumns(times=False), grouping.lists, compression=compression
-    )
-    for key, made in found:
+
+    def group_of(key: Key) -> _Sums:
         group = groups.get(key)
         if group is None:
             group = groups[key] = _Sums(prices)
-        group.add(made)
+        return group
+
+    found: Readings[Any]
+    if prices is None and grouping.is_per_log:
+        found = read_token_sums(paths, grouping.sums, compression=compression)
+        for key, sums in found:
+            group_of(key).add_sums(sums)
+    else:
+        columns = CallColumns(times=False)
+        found = read_call_lists(paths, columns, grouping.lists, compression=compression)
+        for key, calls in found:
+            group_of(key).add(calls)
     everything = _Sums(prices)
     for group in groups.values():
         everything.merge(group)
@@ -198,14 +195,16 @@ class _Sums:
         self._unpriced = 0
 
     def add(self, calls: list[Call]) -> None:
-        self._calls += len(calls)
-        columns = zip(*[call[_FIRST:_BEHIND] for call in calls], strict=True)
-        for index, column in enumerate(columns):
-            self._sums[index] += sum(filter(None, column))
-            self._known[index] += len(column) - column.count(None)
+        self.add_sums(sum_tokens(calls))
         if self._prices is not None:
             for call in calls:
                 self._add_cost(self._prices.cost(call))
+
+    def add_sums(self, found: TokenSums) -> None:
+        """Take sums over calls that need no cost."""
+        self._calls += found.calls
+        self._sums = list(map(add, self._sums, found.sums))
+        self._known = list(map(add, self._known, found.known))
 
     def _add_cost(self, cost: Decimal | None) -> None:
         if cost is None:
@@ -216,9 +215,8 @@ class _Sums:
     def merge(self, other: _Sums) -> None:
         """Take what another one has."""
         self._calls += other._calls
-        for index in range(len(COLUMNS)):
-            self._sums[index] += other._sums[index]
-            self._known[index] += other._known[index]
+        self._sums = list(map(add, self._sums, other._sums))
+        self._known = list(map(add, self._known, other._known))
         self._unpriced += other._unpriced
         if other._cost is not None:
             self._add_cost(other._cost)

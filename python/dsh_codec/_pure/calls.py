@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsh_codec._pure.bulk import read_rows
 from dsh_codec._pure.json import parse
 from dsh_codec._pure.row import RowScanner
-from dsh_codec._types import CallScan
+from dsh_codec._types import CallScan, TokenScan
 from dsh_codec.limits import MAX_DEPTH, MAX_FRAME_PLAIN_BYTES, MAX_ROW_BYTES
 
 if TYPE_CHECKING:
@@ -63,6 +63,16 @@ class CallReader:
         cut, header = found.scan.inherited_event_count, found.scan.header
         calls = rows.finish(header.fields["id"], cut)
         return CallScan(header, found.compression, calls)
+
+    def sum_file(
+        self, path: str | os.PathLike[str], /, *, generation: int
+    ) -> TokenScan:
+        """Sum up the tokens of the own calls of a log file."""
+        from dsh_codec.call_rows import sum_tokens
+
+        header, compression, calls = self.read_file(path, generation=generation)
+        own = [timed.call for timed in calls if timed.call.own]
+        return TokenScan(header, compression, sum_tokens(own))
 
 
 class CallScanner:

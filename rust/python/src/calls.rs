@@ -10,13 +10,13 @@
     reason = "these are keyword arguments, each with a default"
 )]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dsh_codec_core::Limits;
-use dsh_codec_core::bulk::{Buffers, Compression, read_rows};
-use dsh_codec_core::calls::{self as core, CallOptions, CallRows};
-use dsh_codec_core::row::{ScanOptions, ScanResult};
+use dsh_codec_core::bulk::{Buffers, Compression, FileScan, read_rows};
+use dsh_codec_core::calls::{self as core, CallOptions, CallRows, TokenRows};
+use dsh_codec_core::row::{Row, ScanOptions, ScanResult};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
@@ -27,7 +27,7 @@ use crate::errors::{KernelError, KernelResult};
 use crate::object::{KeyCache, with_scratch};
 use crate::pybuild::{CollectorPause, TupleClass};
 use crate::pystring;
-use crate::row::{Generation, class, header_tuple, scan_options, scan_tuple};
+use crate::row::{Generation, class, header_tuple, named_tuple, scan_options, scan_tuple};
 
 /// Largest number up to which all integers are doubles.
 const EXACT: i64 = 1 << 53;
@@ -245,23 +245,10 @@ impl CallReader {
     ) -> KernelResult<Bound<'py, PyAny>> {
         static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-        refuse_chunk_rows(Some(generation))?;
-        let scan = ScanOptions {
-            generation: Some(generation.number()),
-            ..self.scan
-        };
         let mut rows = CallRows::new(self.calls);
-        let file = py.detach(|| {
-            let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-            read_rows(&path, scan, &mut buffers, &mut |row| rows.take(row))
-        });
-        let file = file.map_err(|error| KernelError::from(error).with_path(&path))?;
+        let file = self.read(py, &path, generation, &mut |row| rows.take(row))?;
         let header = header_tuple(py, &file.scan.header)?;
         let session = session_of(&header)?;
-        let compression = match file.compression {
-            Compression::None => "none",
-            Compression::Zstd => "zstd",
-        };
         let calls = call_list(
             py,
             &mut rows,
@@ -269,8 +256,60 @@ impl CallReader {
             session,
             file.scan.inherited_event_count,
         )?;
-        Ok(class(py, &CLASS, "CallScan")?.call1((header, PyString::intern(py, compression), calls))?)
+        Ok(class(py, &CLASS, "CallScan")?.call1((header, compression_text(py, &file), calls))?)
     }
+
+    /// Sum up the tokens of the own calls of a log file. See the stub.
+    #[pyo3(signature = (path, /, *, generation))]
+    fn sum_file<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+        generation: Generation,
+    ) -> KernelResult<Bound<'py, PyAny>> {
+        static SCAN: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        static SUMS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+        let mut rows = TokenRows::new(self.calls.auxiliary);
+        let file = self.read(py, &path, generation, &mut |row| rows.take(row))?;
+        let header = header_tuple(py, &file.scan.header)?;
+        let core::TokenSums { calls, sums, known } = rows.sum(file.scan.inherited_event_count);
+        let sums = (calls, PyTuple::new(py, sums)?, PyTuple::new(py, known)?);
+        let sums = named_tuple(&class(py, &SUMS, "TokenSums")?, sums)?;
+        let fields = (header, compression_text(py, &file), sums);
+        Ok(named_tuple(&class(py, &SCAN, "TokenScan")?, fields)?)
+    }
+}
+
+impl CallReader {
+    fn read(
+        &self,
+        py: Python<'_>,
+        path: &Path,
+        generation: Generation,
+        take: &mut (impl FnMut(&Row<'_>) + Send),
+    ) -> KernelResult<FileScan> {
+        refuse_chunk_rows(Some(generation))?;
+        let scan = ScanOptions {
+            generation: Some(generation.number()),
+            ..self.scan
+        };
+        let file = py.detach(|| {
+            let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+            read_rows(path, scan, &mut buffers, take)
+        });
+        file.map_err(|error| KernelError::from(error).with_path(path))
+    }
+}
+
+fn compression_text<'py>(py: Python<'py>, file: &FileScan) -> Bound<'py, PyString> {
+    PyString::intern(
+        py,
+        match file.compression {
+            Compression::None => "none",
+            Compression::Zstd => "zstd",
+        },
+    )
 }
 
 fn session_of<'py>(header: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {

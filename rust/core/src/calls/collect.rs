@@ -74,7 +74,18 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    fn of(usage: Node<'_>) -> Self {
+    /// Those of a settlement, whose stream tells more than itself. Spec 80 §4 U1.
+    pub(super) fn of_settlement(data: Option<Node<'_>>, marks: &Marks<'_>) -> Self {
+        let usage = marks
+            .usage
+            .and_then(|chunk| chunk.member("usage"))
+            .filter(|usage| usage.kind() != Kind::Null)
+            .or_else(|| data?.member("usage"))
+            .filter(Node::is_object);
+        usage.map_or_else(Self::default, Self::of)
+    }
+
+    pub(super) fn of(usage: Node<'_>) -> Self {
         let mut tokens = Self::default();
         for (key, value) in usage.members() {
             let Some(key) = key.text() else { continue };
@@ -303,15 +314,9 @@ impl CallRows {
     fn add_settlement(&mut self, row: &Row<'_>, data: Option<Node<'_>>, is_message: bool) {
         let options = self.options;
         let place = place_of(data);
-        let stream = data.and_then(|data| data.member("stream")).filter(Node::is_array);
+        let stream = stream_of(data);
         let marks = stream.map_or_else(Marks::default, |stream| Marks::of(stream, options.times));
-        let usage = marks
-            .usage
-            .and_then(|chunk| chunk.member("usage"))
-            .filter(|usage| usage.kind() != Kind::Null)
-            .or_else(|| data?.member("usage"))
-            .filter(Node::is_object);
-        let tokens = usage.map_or_else(Tokens::default, Tokens::of);
+        let tokens = Tokens::of_settlement(data, &marks);
         let mut times = CallTimes::default();
         if options.times {
             times = self.times(place, stream.map(|stream| marks.pace(stream)).unwrap_or_default());
@@ -406,8 +411,12 @@ impl CallRows {
 }
 
 /// Types of requests that carry no usage. Spec 80 §3.
-fn is_auxiliary(kind: &[u8]) -> bool {
+pub(super) fn is_auxiliary(kind: &[u8]) -> bool {
     kind == b"session/title-llm-request" || kind.starts_with(b"web/") && kind.ends_with(b"-request")
+}
+
+pub(super) fn stream_of(data: Option<Node<'_>>) -> Option<Node<'_>> {
+    data?.member("stream").filter(Node::is_array)
 }
 
 fn place_of(data: Option<Node<'_>>) -> Place {
@@ -424,7 +433,7 @@ fn served_by(source: Option<Node<'_>>) -> Option<Vec<u8>> {
     text_member(response, "responseModel").filter(|text| !text.is_empty())
 }
 
-fn object_member<'a>(holder: Option<Node<'a>>, key: &str) -> Option<Node<'a>> {
+pub(super) fn object_member<'a>(holder: Option<Node<'a>>, key: &str) -> Option<Node<'a>> {
     holder?.member(key).filter(Node::is_object)
 }
 

@@ -6,10 +6,12 @@
 mod collect;
 mod pace;
 mod scanner;
+mod sums;
 mod tools;
 
 pub use collect::{Call, CallOptions, CallRows, CallTimes, Outcome, Tokens};
 pub use scanner::CallScanner;
+pub use sums::{TokenRows, TokenSums};
 pub use tools::ToolTime;
 
 /// Turn and step of an event; `None` where it names none.

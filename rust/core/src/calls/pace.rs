@@ -33,7 +33,12 @@ impl<'a> Marks<'a> {
         for record in stream.elements() {
             marks.first.get_or_insert(record);
             marks.last = Some(record);
-            let claim = Claim::of(record);
+            // Without tokens, runs need no look at their members.
+            let claim = if with_tokens {
+                Claim::of(record)
+            } else {
+                Claim::of_chunk(record)
+            };
             if let Claim::Chunk(Some(chunk)) = claim {
                 match chunk.member("type") {
                     Some(kind) if kind.text_is("usage") => marks.usage = Some(chunk),
@@ -89,6 +94,16 @@ enum Claim<'a> {
 }
 
 impl<'a> Claim<'a> {
+    /// Tells chunks from other records.
+    fn of_chunk(record: Node<'a>) -> Self {
+        match record.member("type") {
+            Some(kind) if kind.text_is("chunk") => {
+                Self::Chunk(record.member("chunk").filter(Node::is_object))
+            }
+            _ => Self::Neither,
+        }
+    }
+
     fn of(record: Node<'a>) -> Self {
         let Some(kind) = record.member("type") else {
             return Self::Neither;
