@@ -679,8 +679,9 @@ def encode_events(
         TypeError: An event holds something that is no JSON value.
 
     Note:
-        The first event that is refused decides, and in it the rules in the order above; errors
-        of this package have its `seq`. Spec: 10 §11.2.
+        The first event that is refused decides, and in it the rules in the order above, but what
+        is no JSON value or too deep may be met before row admission; errors of this package have
+        its `seq`. Spec: 10 §11.2.
     """
 
 class RowScanner:

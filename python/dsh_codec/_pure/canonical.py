@@ -10,7 +10,7 @@ from dsh_codec._pure.json import parse, write
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_TEXT_PAST_BMP: Final = re.compile("[\ue000-\U0010ffff]")
+_TEXT_PAST_BMP: Final = re.compile("[\U00010000-\U0010ffff]")
 
 
 def canonicalize(data: Buffer, /, *, max_depth: int = 1024) -> bytes:
@@ -25,7 +25,8 @@ def canonical_json(value: Any, *, max_depth: int) -> bytes:
 
 def _sorted_keys(members: dict[str, Any]) -> list[str]:
     keys = sorted(members)
-    # Code points and UTF-16 code units sort alike up to the surrogates.
-    if keys and keys[-1][:1] >= "\x80" and _TEXT_PAST_BMP.search("".join(keys)):
+    # Code points and UTF-16 code units sort alike where no character takes two units.
+    text = "".join(keys)
+    if not text.isascii() and _TEXT_PAST_BMP.search(text):
         keys.sort(key=lambda key: key.encode("utf-16-be", "surrogatepass"))
     return keys

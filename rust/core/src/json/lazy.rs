@@ -32,14 +32,26 @@ pub(super) fn closing_quote(bytes: &[u8], start: usize) -> Option<(usize, bool)>
     }
 }
 
-/// The byte behind the array or object that starts at `start`.
-pub(super) fn behind_container(bytes: &[u8], start: usize) -> Option<usize> {
+/// The byte behind the array or object that starts at `start`. `known` may know it of one that starts somewhere, and is
+/// asked about each that is not inside of one that it knew.
+pub(super) fn behind_container(
+    bytes: &[u8],
+    start: usize,
+    mut known: impl FnMut(usize) -> Option<usize>,
+) -> Option<usize> {
     let mut at = start;
     let mut depth = 0usize;
     loop {
         match bytes.get(at)? {
             b'"' => at = closing_quote(bytes, at + 1)?.0,
-            b'[' | b'{' => depth += 1,
+            b'[' | b'{' => match known(at) {
+                Some(behind) if depth == 0 => return Some(behind),
+                Some(behind) => {
+                    at = behind;
+                    continue;
+                }
+                None => depth += 1,
+            },
             b']' | b'}' => {
                 depth = depth.checked_sub(1)?;
                 if depth == 0 {
@@ -93,6 +105,7 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::super::{Node, Tape};
+    use super::behind_container;
 
     /// Numbers that look random and are the same for a seed.
     struct Chance(u64);
@@ -213,6 +226,73 @@ mod tests {
             lazy_rows += usize::from(lean.is_lean());
         }
         assert!(lazy_rows > 300, "{lazy_rows}");
+    }
+
+    #[test]
+    fn deep_values_that_are_not_on_the_tape_read_the_same() {
+        let mut chance = Chance(0x1a4);
+        for case in 0..20 {
+            let mut text = String::from(r#"{"data":{"a":"#);
+            let mut closers = Vec::new();
+            for _ in 0..20 + chance.below(60) {
+                for _ in 0..chance.below(3) {
+                    text.push_str(if closers.last() == Some(&"}") {
+                        r#""x":"#
+                    } else {
+                        ""
+                    });
+                    text.push_str(chance.of(&["[[1],{}]", r#"{"a":["]",0]}"#, r#""[""#]));
+                    text.push_str(if closers.is_empty() { r#","a":"# } else { "," });
+                }
+                let is_object = chance.below(2) == 0;
+                text.push_str(if closers.last() == Some(&"}") {
+                    r#""a": "#
+                } else {
+                    ""
+                });
+                text.push_str(if is_object { "{" } else { "[" });
+                closers.push(if is_object { "}" } else { "]" });
+            }
+            for (place, closer) in closers.iter().rev().enumerate() {
+                let more = [r#","b":[[],"a long text, so that this is not short"]"#, ",[2,[]]"];
+                if place > 0 && chance.below(2) == 0 {
+                    text.push_str(more[usize::from(*closer == "]")]);
+                }
+                text.push_str(closer);
+            }
+            text.push_str("}}");
+            let (mut whole, mut lean) = (Tape::new(), Tape::of_words(2));
+            let end = whole.read_row(text.as_bytes(), 99).unwrap();
+            assert_eq!(lean.read_row(text.as_bytes(), 99), Ok(end), "{text}");
+            let (mut expected, mut found) = (String::new(), String::new());
+            describe(whole.root(text.as_bytes()), &mut expected);
+            describe(lean.root(text.as_bytes()), &mut found);
+            assert_eq!(found, expected, "case {case}: {text}");
+        }
+    }
+
+    #[test]
+    fn skipping_a_deep_value_reads_few_of_its_levels() {
+        let depth = 900;
+        let text = format!(
+            "{}{}{}",
+            "[".repeat(depth),
+            "1,".repeat(300) + "1",
+            "]".repeat(depth)
+        );
+        let mut tape = Tape::of_words(2);
+        tape.read_row(text.as_bytes(), 1024).unwrap();
+        let mut node = tape.root(text.as_bytes());
+        for level in 0..depth - 1 {
+            let mut asked = 0;
+            let behind = behind_container(text.as_bytes(), level, |at| {
+                asked += 1;
+                node.known_behind(at)
+            });
+            assert_eq!(behind, Some(text.len() - level));
+            assert!(asked <= 17, "level {level}: {asked}");
+            node = node.elements().next().unwrap();
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::blocks::{Blocks, Task, dispatch};
-use super::lazy::{self, behind_container, closing_quote};
+use super::lazy::{self, closing_quote};
 use super::number::{double, is_negative_zero, parse_double, safe_integer};
 use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
 use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
@@ -40,6 +40,8 @@ enum Tag {
     LazyArray,
     /// An object whose members, if it has any, are not on the tape. `a`, `b`: bytes of the whole object.
     LazyObject,
+    /// Behind the value: an array or object that is not on the tape. `a`, `b`: bytes of the whole of it.
+    Inner,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +60,13 @@ const ROW_WORDS: usize = 3 << 18;
 
 /// Bytes of a row that allow one word more: the tape takes 1.5 times the bytes, beside the row itself.
 const BYTES_PER_WORD: usize = 8;
+
+/// Of the levels that are not on the tape, every how many-th is noted where it starts and ends. Who skips a value then
+/// reads this many levels at most, so that a walk through all levels takes no time that grows with their number.
+const LEVELS_PER_INNER: usize = 16;
+
+/// Bytes of an array or object that are read faster than they are looked up.
+const SHORT_INNER: u32 = 64;
 
 /// Reusable storage for one parsed value.
 pub struct Tape {
@@ -126,6 +135,9 @@ struct Lean<'t> {
     /// Open arrays and objects that are not on the tape, and where the outermost of them starts.
     inside: usize,
     start: usize,
+    /// Those of some depths, in the order of their starts, and which of them are open.
+    inner: Vec<Word>,
+    open_inner: Vec<usize>,
 }
 
 struct ParseLean<'t, 'b> {
@@ -149,6 +161,7 @@ impl Task for ParseLean<'_, '_> {
             self.max_depth,
         );
         self.lean.tape.nesting = nesting;
+        self.lean.tape.words.append(&mut self.lean.inner);
         end
     }
 }
@@ -198,7 +211,7 @@ impl Tape {
     ///
     /// # Cost
     /// At most 9 MiB and 1.5 times the row's length of tape. A row that would need more is read again, and its deep parts
-    /// are read from the bytes whenever they are asked for.
+    /// are read from the bytes whenever they are asked for; where some of them end takes as much as the row at most.
     pub(crate) fn read_row(&mut self, bytes: &[u8], max_depth: usize) -> Result<usize, Fault> {
         self.start(self.row_words);
         let end = dispatch(Parse::<true> {
@@ -223,6 +236,8 @@ impl Tape {
                 depth,
                 inside: 0,
                 start: 0,
+                inner: Vec::new(),
+                open_inner: Vec::new(),
             };
             let end = dispatch(ParseLean {
                 lean,
@@ -447,15 +462,52 @@ impl Lean<'_> {
                 self.start = at;
             }
             self.inside += 1;
+            if self.is_noted() {
+                self.note(at);
+            }
             return false;
         }
         true
+    }
+
+    /// Whether the innermost open array or object is of a depth that is noted. The outermost has a word of its own.
+    #[inline(always)]
+    fn is_noted(&self) -> bool {
+        self.inside > 1 && self.inside % LEVELS_PER_INNER == 1
+    }
+
+    #[inline(never)]
+    fn note(&mut self, at: usize) {
+        self.open_inner.push(self.inner.len());
+        self.inner.push(Word {
+            tag: Tag::Inner,
+            // Offsets that do not fit are refused when the value is put on the tape.
+            a: u32::try_from(at).unwrap_or(u32::MAX),
+            ..NOTHING
+        });
+    }
+
+    #[inline(never)]
+    fn note_end(&mut self, end: usize) {
+        let Some(place) = self.open_inner.pop() else {
+            return;
+        };
+        if let Some(word) = self.inner.get_mut(place) {
+            word.b = u32::try_from(end).unwrap_or(u32::MAX);
+            if word.b - word.a < SHORT_INNER {
+                // What is inside is shorter still, and gone already.
+                self.inner.truncate(place);
+            }
+        }
     }
 
     #[inline(always)]
     fn ends(&mut self, tag: Tag, end: usize) -> Flow {
         if self.inside == 0 {
             return self.tape.end(end);
+        }
+        if self.is_noted() {
+            self.note_end(end);
         }
         self.inside -= 1;
         if self.inside == 0 {
@@ -729,7 +781,7 @@ impl<'a> Node<'a> {
     #[inline]
     pub fn kind(&self) -> Kind {
         match self.word.tag {
-            Tag::Null | Tag::Close | Tag::Shape => Kind::Null,
+            Tag::Null | Tag::Close | Tag::Shape | Tag::Inner => Kind::Null,
             Tag::False | Tag::True => Kind::Boolean,
             Tag::Integer | Tag::Number => Kind::Number,
             Tag::Text => Kind::Text,
@@ -884,6 +936,31 @@ impl<'a> Node<'a> {
         })
     }
 
+    /// Arrays and objects that are not on the tape and of which start and end are known, in the order of their starts.
+    fn inner(&self) -> &'a [Word] {
+        self.words.get(self.root().behind()..).unwrap_or_default()
+    }
+
+    /// The byte behind an array or object that starts at a byte, if it is one of [`Node::inner`].
+    #[cfg(test)]
+    pub(super) fn known_behind(&self, start: usize) -> Option<usize> {
+        let word = self.inner().iter().find(|word| word.a as usize == start)?;
+        Some(word.b as usize)
+    }
+
+    /// The byte behind the array or object that starts at a byte and is not on the tape.
+    fn behind_container(&self, bytes: &[u8], start: usize) -> Option<usize> {
+        let starts_before = |at: usize| move |word: &Word| (word.a as usize) < at;
+        let mut inner = self.inner();
+        inner = inner.get(inner.partition_point(starts_before(start))..)?;
+        lazy::behind_container(bytes, start, |at| {
+            let word = inner.first().filter(|word| word.a as usize == at)?;
+            let behind = word.b as usize;
+            inner = inner.get(inner.partition_point(starts_before(behind))..)?;
+            Some(behind)
+        })
+    }
+
     /// Bytes inside the brackets of a value whose parts are not on the tape.
     fn inside(&self) -> (usize, usize) {
         (self.word.a as usize + 1, (self.word.b as usize).saturating_sub(1))
@@ -916,11 +993,11 @@ impl<'a> Node<'a> {
                 )
             }
             b'[' => {
-                let behind = behind_container(bytes, start)?;
+                let behind = self.behind_container(bytes, start)?;
                 (word(Tag::LazyArray, start, behind)?, behind)
             }
             b'{' => {
-                let behind = behind_container(bytes, start)?;
+                let behind = self.behind_container(bytes, start)?;
                 (word(Tag::LazyObject, start, behind)?, behind)
             }
             b'n' => (word(Tag::Null, start, 0)?, start + 4),
@@ -1014,7 +1091,7 @@ impl<'a> Node<'a> {
             }
             Tag::Text => (self.word.a.saturating_sub(1), self.word.b + 1),
             Tag::Array | Tag::Object => (self.word.a, self.close().a),
-            Tag::Integer | Tag::Close | Tag::Shape => return None,
+            Tag::Integer | Tag::Close | Tag::Shape | Tag::Inner => return None,
         };
         Some(start as usize..end as usize)
     }
