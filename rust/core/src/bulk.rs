@@ -664,10 +664,6 @@ fn is_zstandard(first: &[u8]) -> bool {
     skippable || first.starts_with(&MAGIC)
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "what both containers need, and which of them it is"
-)]
 fn check(
     source: &mut impl Source,
     options: ScanOptions,
