@@ -335,7 +335,7 @@ class _Finder:
                     visited.add((status.st_dev, status.st_ino))
                 with os.scandir(directory) as entries:
                     for entry in entries:
-                        if not entry.is_dir():
+                        if not _is_directory(entry):
                             files.append(entry)
                         elif not entry.is_symlink():
                             folders.append((entry.path, is_foreign))
@@ -456,10 +456,6 @@ class _Finder:
         if file is not None:
             named = {"generation": file.generation, "compression": file.compression}
         try:
-            if file is not None and not stat.S_ISREG(Path(path).stat().st_mode):
-                # Opening a pipe would wait for its writer.
-                message = "no log is read from what is no regular file"
-                raise LayoutError(message, path)
             source = open_source(path)
             try:
                 named["file_bytes"] = source.size_bytes
@@ -500,6 +496,13 @@ class _Finder:
         except (DshCodecError, OSError) as error:
             return session._replace(status="error", error=error)
         return session._replace(scan=found)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # A link to itself, say: it must not hide what lies beside it.
+        return False
 
 
 def _real(directory: str) -> str:
