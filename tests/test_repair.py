@@ -153,8 +153,9 @@ def test_damage_before_a_turn_end_is_refused_and_salvaged(
     assert isinstance(done.reason, dsh.CorruptLogError)
     assert read(target) == ALL[:3]
     assert os.listdir(target.parent) == [target.name]  # noqa: PTH208
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError) as caught:
         salvage(path, target)
+    assert (caught.value.filename, caught.value.filename2) == (str(target), None)
 
 
 def test_broken_rule_is_not_repaired_but_salvaged(

@@ -15,6 +15,7 @@ import click
 from dsh_codec.commands import PATH, compression_option, json_option
 from dsh_codec.commands_logs import session_members
 from dsh_codec.commands_output import (
+    as_cell,
     exit_code_of,
     printable,
     say,
@@ -136,6 +137,7 @@ def show_usage(
     from dsh_codec.prices import PriceTable
     from dsh_codec.usage import COLUMNS, totals_members, usage
 
+    _require_one_form(as_json=as_json, as_csv=as_csv)
     names = _names(by, "day", daily=daily, monthly=monthly)
     with _refusals():
         table = None if prices is None else PriceTable.load(prices)
@@ -195,6 +197,7 @@ def show_timing(
     """Show first-token times, output rates, gaps and tool times: by model, or as asked."""
     from dsh_codec.timing import FIGURES, Distribution, timing
 
+    _require_one_form(as_json=as_json, as_csv=as_csv)
     names = _names(by, "model", daily=daily, monthly=monthly)
     with _refusals():
         found = timing(
@@ -375,7 +378,7 @@ def search_text(
         ]
         if with_text:
             cells.append(" ".join(hit.excerpt().split()))
-        write_line("\t".join(cells))
+        write_line("\t".join(map(as_cell, cells)))
     return _report_errors(hits.errors)
 
 
@@ -398,6 +401,12 @@ def _sessions(
     for path in paths or [default_root()]:
         found += find(path, compression=compression)
     return with_progress(found, "reading", is_json=is_json)
+
+
+def _require_one_form(*, as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        message = "--json and --csv are two forms: choose one"
+        raise click.UsageError(message)
 
 
 def _names(by: Sequence[str], default: By, *, daily: bool, monthly: bool) -> list[By]:

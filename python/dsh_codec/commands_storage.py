@@ -50,11 +50,11 @@ __all__ = ["migrate", "repack", "repair", "tail"]
 )
 @click.option(
     "--interval-ms",
-    type=click.FloatRange(min=1),
+    type=click.IntRange(min=1, max=3_600_000),  # A float could be NaN, too.
     default=100,
     help="Milliseconds between two looks.",
 )
-def tail(log: Path, *, is_following: bool, count: int, interval_ms: float) -> int:
+def tail(log: Path, *, is_following: bool, count: int, interval_ms: int) -> int:
     """Write the last events as JSON lines, and with -f those that follow."""
     from dsh_codec.follow import Reset, Superseded, follow
     from dsh_codec.log import open as open_log
