@@ -488,3 +488,23 @@ def test_json_and_csv_at_once_is_wrong_usage(run: Any, command: str) -> None:
 @pytest.mark.parametrize("interval", ["nan", "inf", "0", "1e99"])
 def test_interval_of_tail_is_a_number_of_milliseconds(run: Any, interval: str) -> None:
     assert run("tail", "-f", "--interval-ms", interval, DEMO / "v4").code == 64
+
+
+@pytest.mark.parametrize("command", [["usage"], ["timing"], ["search", "x"]])
+def test_an_empty_root_is_named(run: Any, tmp_path: Path, command: list[str]) -> None:
+    """A sum of nothing looks like an answer: it may as well be the wrong folder."""
+    result = run(*command, tmp_path)
+    assert result.code == 0
+    assert f"no sessions under {tmp_path}" in result.errors
+    assert "no sessions" not in run(*command, DEMO / "v4").errors
+
+
+@pytest.mark.parametrize("command", ["list", "find"])
+def test_path_of_a_bad_session_is_written_once(
+    run: Any, tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "session.v4.jsonl"
+    path.write_bytes(b"")
+    (line,) = run(command, tmp_path).lines
+    assert line.count(str(path)) == 1
+    assert line.endswith("(line 1, byte 0, rule 10 §3)")

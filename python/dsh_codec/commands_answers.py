@@ -26,7 +26,7 @@ from dsh_codec.commands_output import (
 )
 from dsh_codec.errors import DshCodecError
 from dsh_codec.find import Session, default_root, find
-from dsh_codec.report import size_text, time_text
+from dsh_codec.report import Finding, size_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -399,7 +399,10 @@ def _sessions(
     """Return the sessions, read under a progress bar where somebody sees it."""
     found: list[Session] = []
     for path in paths or [default_root()]:
-        found += find(path, compression=compression)
+        sessions = list(find(path, compression=compression))
+        if not sessions:
+            say(f"dsh-codec: no sessions under {path}")
+        found += sessions
     return with_progress(found, "reading", is_json=is_json)
 
 
@@ -475,7 +478,9 @@ def _session_line(session: Session) -> list[str]:
     if session.parent is not None:
         kin += f" of {session.parent}"
     where = (
-        session.path if session.error is None else f"{session.path}: {session.error}"
+        session.path
+        if session.error is None
+        else f"{session.path}: {Finding.of(session.error).text}"
     )
     return [
         session.id or "-",

@@ -19,7 +19,7 @@ from dsh_codec.commands_output import write_json, write_line, write_table
 from dsh_codec.errors import StreamError
 from dsh_codec.find import Session, find
 from dsh_codec.log import Log, open as open_log
-from dsh_codec.report import size_text, time_text
+from dsh_codec.report import Finding, size_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -232,7 +232,9 @@ def session_members(session: Session) -> dict[str, Any]:
 def _session_cells(session: Session) -> list[str]:
     created = None if session.header is None else session.header.fields["createdAt"]
     where = (
-        session.path if session.error is None else f"{session.path}: {session.error}"
+        session.path
+        if session.error is None
+        else f"{session.path}: {Finding.of(session.error).text}"
     )
     return [
         session.id or "-",
