@@ -508,3 +508,18 @@ def test_path_of_a_bad_session_is_written_once(
     (line,) = run(command, tmp_path).lines
     assert line.count(str(path)) == 1
     assert line.endswith("(line 1, byte 0, rule 10 §3)")
+
+
+@pytest.mark.parametrize("command", [["cat"], ["cat", "--expand"], ["convert"]])
+def test_an_incomplete_end_is_named(
+    run: Any, tmp_path: Path, command: list[str]
+) -> None:
+    """Whoever keeps the output for the log has to know that its end is missing."""
+    path = tmp_path / "log"
+    path.write_bytes(PLAIN[:-3])
+    result = run(*command, path)
+    start = PLAIN.rindex(b"\n", 0, -1) + 1
+    assert result.code == 0
+    assert f"{path}: torn tail at byte {start:,}, 0 events" in result.errors
+    path.write_bytes(PLAIN)
+    assert run(*command, path).errors == ""
