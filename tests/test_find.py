@@ -196,6 +196,17 @@ def test_link_to_itself_does_not_hide_its_neighbours(tmp_path: Path) -> None:
     assert isinstance(found.error, OSError)
 
 
+def test_link_that_cannot_be_followed_is_named_beside_its_neighbours(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "long").symlink_to("x" * 300)
+    make(tmp_path, "s", PLAIN)
+    bad, good = sorted(dsh.find(tmp_path), key=lambda session: session.path)
+    assert (bad.path, bad.status) == (str(tmp_path / "long"), "error")
+    assert isinstance(bad.error, OSError)
+    assert good.status == "current"
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
 def test_pipe_in_a_session_directory_is_not_waited_for(tmp_path: Path) -> None:
     """A pipe that somebody names is read; one with the name of a log is nobody's answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from functools import lru_cache
@@ -501,8 +502,10 @@ class _Finder:
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # A link to itself, say: it must not hide what lies beside it.
-        return False
+    except OSError as error:
+        # It must not hide what lies beside it. A link to itself leads nowhere, as one to
+        # nothing does; sessions may lie behind any other, and reading it says what is wrong.
+        return error.errno != errno.ELOOP
 
 
 def _real(directory: str) -> str:
