@@ -427,3 +427,99 @@ def test_check_explains_a_rule(run: Any) -> None:
     assert result.lines[0].startswith("A1 (L1, spec 30 §6 A): ")
     assert run("check", "--explain", "Z9").code == 64
     assert run("check").code == 64
+
+
+@pytest.mark.parametrize("name", ["a\nb: sound", "a\tb"])
+def test_a_name_cannot_forge_a_line_or_a_cell(
+    run: Any, tmp_path: Path, name: str
+) -> None:
+    """Scripts take the lines apart: a path with a line feed or a tab stays in its place."""
+    place = tmp_path / name
+    place.mkdir()
+    (place / "session.v4.jsonl").write_bytes(
+        HEADER.replace(b"s-1", b"i\\td\\n2") + ROWS[0]
+    )
+    shown = name.replace("\n", "\\x0a").replace("\t", "\\x09")
+    for command in ("list", "find"):
+        (line,) = run(command, place).lines
+        cells = line.split("\t")
+        assert cells[0] == "i\\x09d\\x0a2"
+        assert cells[-1].endswith(f"{shown}/session.v4.jsonl")
+        assert len(cells) == len(run(command, DEMO / "v4").lines[0].split("\t"))
+    assert len(run("check", place).lines) == 1
+    assert len(run("check", "-v", place).lines) == len(
+        run("check", "-v", DEMO / "v4").lines
+    )
+    assert len(run("migrate", "--dry-run", place).lines) == 1
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_standard_streams_may_be_closed(
+    tmp_path: Path, closed: tuple[int, ...]
+) -> None:
+    """`>&-` means that nobody wants the output; the exit code still counts."""
+    code = (
+        "import os, sys\n"
+        f"for number in {closed}: os.close(number)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'dsh_codec.cli', *sys.argv[1:]])"
+    )
+    (tmp_path / "bad").write_bytes(HEADER[:5])
+    for command, expected in (
+        (["check", DEMO / "v4"], 0),
+        (["check", str(tmp_path / "bad")], 1),
+        (["cat", str(tmp_path / "gone")], 2),
+    ):
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", code, *map(str, command)],
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == expected
+        assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["usage", "timing"])
+def test_json_and_csv_at_once_is_wrong_usage(run: Any, command: str) -> None:
+    result = run(command, "--json", "--csv", DEMO / "v4")
+    assert result.code == 64
+    assert "choose one" in result.errors
+
+
+@pytest.mark.parametrize("interval", ["nan", "inf", "0", "1e99"])
+def test_interval_of_tail_is_a_number_of_milliseconds(run: Any, interval: str) -> None:
+    assert run("tail", "-f", "--interval-ms", interval, DEMO / "v4").code == 64
+
+
+@pytest.mark.parametrize("command", [["usage"], ["timing"], ["search", "x"]])
+def test_an_empty_root_is_named(run: Any, tmp_path: Path, command: list[str]) -> None:
+    """A sum of nothing looks like an answer: it may as well be the wrong folder."""
+    result = run(*command, tmp_path)
+    assert result.code == 0
+    assert f"no sessions under {tmp_path}" in result.errors
+    assert "no sessions" not in run(*command, DEMO / "v4").errors
+
+
+@pytest.mark.parametrize("command", ["list", "find"])
+def test_path_of_a_bad_session_is_written_once(
+    run: Any, tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "session.v4.jsonl"
+    path.write_bytes(b"")
+    (line,) = run(command, tmp_path).lines
+    assert line.count(str(path)) == 1
+    assert line.endswith("(line 1, byte 0, rule 10 §3)")
+
+
+@pytest.mark.parametrize("command", [["cat"], ["cat", "--expand"], ["convert"]])
+def test_an_incomplete_end_is_named(
+    run: Any, tmp_path: Path, command: list[str]
+) -> None:
+    """Whoever keeps the output for the log has to know that its end is missing."""
+    path = tmp_path / "log"
+    path.write_bytes(PLAIN[:-3])
+    result = run(*command, path)
+    start = PLAIN.rindex(b"\n", 0, -1) + 1
+    assert result.code == 0
+    assert f"{path}: torn tail at byte {start:,}, 0 events" in result.errors
+    path.write_bytes(PLAIN)
+    assert run(*command, path).errors == ""

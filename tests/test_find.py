@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dsh_codec as dsh
+from dsh_codec.check import check_many
 from dsh_codec.find import log_files, select_log
 from small_logs import DEMO, HEADER, HEADER_V0, PLAIN, ZSTD
 
@@ -178,6 +179,45 @@ def test_pipe_under_a_root_is_not_waited_for(tmp_path: Path) -> None:
     found = dsh.calls(tmp_path)
     assert list(found) == []
     assert [str(each.error) for each in found.errors] == [str(session.error)]
+
+
+def test_link_to_itself_does_not_hide_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    session = tmp_path / "s"
+    session.mkdir()
+    (session / "loop").symlink_to("loop")
+    (session / "session.v4.jsonl").write_bytes(PLAIN)
+    (found,) = dsh.find(tmp_path)
+    assert found.status == "current"
+    assert found.path == str(session / "session.v4.jsonl")
+    (session / "session.v4.jsonl").unlink()
+    (session / "session.v4.jsonl").symlink_to("session.v4.jsonl")
+    (found,) = dsh.find(tmp_path)
+    assert isinstance(found.error, OSError)
+
+
+def test_link_that_cannot_be_followed_is_named_beside_its_neighbours(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "long").symlink_to("x" * 300)
+    make(tmp_path, "s", PLAIN)
+    bad, good = sorted(dsh.find(tmp_path), key=lambda session: session.path)
+    assert (bad.path, bad.status) == (str(tmp_path / "long"), "error")
+    assert isinstance(bad.error, OSError)
+    assert good.status == "current"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_pipe_in_a_session_directory_is_not_waited_for(tmp_path: Path) -> None:
+    """A pipe that somebody names is read; one with the name of a log is nobody's answer."""
+    path = tmp_path / "session.v4.jsonl"
+    os.mkfifo(path)
+    for place in (tmp_path, path):
+        with pytest.raises(dsh.LayoutError, match="regular"):
+            dsh.open(place)
+        assert dsh.check(place).status == "unreadable"
+    (report,) = check_many([path])
+    assert isinstance(report.error, dsh.LayoutError)
 
 
 def test_find_without_root_is_not_found(tmp_path: Path) -> None:

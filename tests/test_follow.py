@@ -327,6 +327,13 @@ def test_iteration_waits_and_goes_on(tmp_path: Path) -> None:
         assert seqs(following) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("interval", [-1, float("nan"), float("inf"), 1e10])
+def test_interval_is_a_number_of_milliseconds(tmp_path: Path, interval: float) -> None:
+    path = make_log(tmp_path, [ALL[:1]])
+    with pytest.raises(ValueError, match="interval_ms"):
+        follow(path, interval_ms=interval)
+
+
 def test_async_iteration(tmp_path: Path) -> None:
     path = make_log(tmp_path, [ALL[:1]])
 

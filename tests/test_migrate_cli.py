@@ -76,8 +76,9 @@ def test_root_is_migrated_and_summed_up(run: Any, root: Path) -> None:
     assert [line.split(": ")[1] for line in lines] == ["current", "current"]
 
 
-def test_report_as_json(run: Any, root: Path) -> None:
-    code, lines, errors = run(root, "--report", "json", "--dry-run")
+@pytest.mark.parametrize("option", [["--report", "json"], ["--json"]])
+def test_report_as_json(run: Any, root: Path, option: list[str]) -> None:
+    code, lines, errors = run(root, *option, "--dry-run")
     assert (code, errors) == (2, "")
     found = {Path(item["path"]).parent.name: item for item in map(json.loads, lines)}
     assert {name: item["status"] for name, item in found.items()} == {

@@ -153,8 +153,9 @@ def test_damage_before_a_turn_end_is_refused_and_salvaged(
     assert isinstance(done.reason, dsh.CorruptLogError)
     assert read(target) == ALL[:3]
     assert os.listdir(target.parent) == [target.name]  # noqa: PTH208
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError) as caught:
         salvage(path, target)
+    assert (caught.value.filename, caught.value.filename2) == (str(target), None)
 
 
 def test_broken_rule_is_not_repaired_but_salvaged(
@@ -245,5 +246,14 @@ def test_command_line_repairs(
     assert main(["repair", "--salvage", str(out), session]) == 0
     assert "0 events written" in capsys.readouterr().out
     assert read(out) == []
+    path.write_bytes(b"")
+    assert main(["repair", session]) == 1
+    shown = capsys.readouterr().out
+    assert "no header row" in shown
+    assert "--salvage" not in shown  # There is nothing sound that it could write.
+    assert main(["repair", str(DEMO / "v0")]) == 2
+    shown = capsys.readouterr().out
+    assert "migrate it first" in shown
+    assert "--salvage" not in shown
     assert main(["repair", str(tmp_path / "none")]) == 2
     assert "none" in capsys.readouterr().err

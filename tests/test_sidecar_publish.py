@@ -14,7 +14,7 @@ from dsh_codec.names import parse_log_filename
 from dsh_codec.sidecar import PROJECTION
 from dsh_codec.sidecar_file import SidecarWriter, sidecar_filename
 from dsh_codec.sidecar_publish import drop_reasoning_to, projection_filename
-from small_logs import shared_folder
+from small_logs import DEMO, shared_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -250,3 +250,28 @@ def test_commands_refuse_older_logs_on_demand(
     assert "dsh-codec migrate" in done.errors
     assert not done.lines
     assert not list(tmp_path.iterdir())
+
+
+def test_a_path_instead_of_a_log_is_named(tmp_path: Path) -> None:
+    """Other functions take paths: a mix-up says what to do, and makes nothing."""
+    place: Any = str(DEMO / "v4")
+    target = tmp_path / "out"
+    for call in (
+        lambda: dsh.split(place),
+        lambda: dsh.split_to(place, target),
+        lambda: dsh.join(place, place),
+        lambda: dsh.join_to(place, place, target),
+        lambda: list(dsh.load_updates(place)),
+        lambda: dsh.ReplayModel(place),
+        lambda: dsh.summarize(place),
+    ):
+        with pytest.raises(TypeError, match=r"open log, not str.*dsh_codec\.open"):
+            call()
+    with dsh.open(place) as log:
+        for call in (
+            lambda: dsh.join(log, place),
+            lambda: dsh.join_to(log, place, target),
+        ):
+            with pytest.raises(TypeError, match="open sidecar, not str"):
+                call()
+    assert list(tmp_path.iterdir()) == []

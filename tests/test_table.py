@@ -579,3 +579,13 @@ def test_parquet_is_replaced_only_when_it_is_complete(
     assert stored.metadata.row_group(0).column(0).compression == "SNAPPY"
     assert pl.read_parquet(path).height == 2015
     assert [each.name for each in tmp_path.iterdir()] == ["x.parquet"]
+
+
+@pytest.mark.parametrize("places", [None, 5, b"{}", bytearray(), memoryview(b"")])
+def test_places_of_a_wrong_type_are_refused_at_once(places: Any) -> None:
+    for make in (table.calls, table.sessions, table.chunks, table.events):
+        with pytest.raises(TypeError, match="sessions are named by a path"):
+            make(places)
+    for ask in (dsh.usage, dsh.timing, lambda found: list(dsh.calls(found))):
+        with pytest.raises(TypeError, match="sessions are named by a path"):
+            ask(places)

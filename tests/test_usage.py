@@ -12,6 +12,7 @@ import dsh_codec as dsh
 from command_line import runner
 from dsh_codec.grouping import time_zone, to_ms
 from session_files import Session, attempt, call, event, open_rows
+from small_logs import DEMO
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -392,3 +393,9 @@ def test_relative_moments(run: Any, root: Path) -> None:
     assert run("usage", root, "--since", "30d", "--json").json() == []
     everything = run("usage", root, "--until", "1h", "--json").json()
     assert sum(row["calls"] for row in everything) == 2
+
+
+def test_moment_of_a_wrong_type_is_refused() -> None:
+    moment: Any = "2026-01-01"
+    with pytest.raises(TypeError, match="a moment is a date"):
+        dsh.usage(DEMO, since=moment)

@@ -152,7 +152,8 @@ mode_option = click.option(
     "--mode",
     type=click.Choice(["strict", "recoverable"]),
     default="recoverable",
-    help="strict refuses a torn tail, recoverable names its offset.",
+    help="A torn tail: strict leaves it out (check: refuses it), recoverable reads what is "
+    "complete in it.",
 )
 dry_run_option = click.option(
     "--dry-run",

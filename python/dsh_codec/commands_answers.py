@@ -15,6 +15,7 @@ import click
 from dsh_codec.commands import PATH, compression_option, json_option
 from dsh_codec.commands_logs import session_members
 from dsh_codec.commands_output import (
+    as_cell,
     exit_code_of,
     printable,
     say,
@@ -25,7 +26,7 @@ from dsh_codec.commands_output import (
 )
 from dsh_codec.errors import DshCodecError
 from dsh_codec.find import Session, default_root, find
-from dsh_codec.report import size_text, time_text
+from dsh_codec.report import Finding, size_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -136,6 +137,7 @@ def show_usage(
     from dsh_codec.prices import PriceTable
     from dsh_codec.usage import COLUMNS, totals_members, usage
 
+    _require_one_form(as_json=as_json, as_csv=as_csv)
     names = _names(by, "day", daily=daily, monthly=monthly)
     with _refusals():
         table = None if prices is None else PriceTable.load(prices)
@@ -195,6 +197,7 @@ def show_timing(
     """Show first-token times, output rates, gaps and tool times: by model, or as asked."""
     from dsh_codec.timing import FIGURES, Distribution, timing
 
+    _require_one_form(as_json=as_json, as_csv=as_csv)
     names = _names(by, "model", daily=daily, monthly=monthly)
     with _refusals():
         found = timing(
@@ -375,7 +378,7 @@ def search_text(
         ]
         if with_text:
             cells.append(" ".join(hit.excerpt().split()))
-        write_line("\t".join(cells))
+        write_line("\t".join(map(as_cell, cells)))
     return _report_errors(hits.errors)
 
 
@@ -396,8 +399,17 @@ def _sessions(
     """Return the sessions, read under a progress bar where somebody sees it."""
     found: list[Session] = []
     for path in paths or [default_root()]:
-        found += find(path, compression=compression)
+        sessions = list(find(path, compression=compression))
+        if not sessions:
+            say(f"dsh-codec: no sessions under {path}")
+        found += sessions
     return with_progress(found, "reading", is_json=is_json)
+
+
+def _require_one_form(*, as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        message = "--json and --csv are two forms: choose one"
+        raise click.UsageError(message)
 
 
 def _names(by: Sequence[str], default: By, *, daily: bool, monthly: bool) -> list[By]:
@@ -466,7 +478,9 @@ def _session_line(session: Session) -> list[str]:
     if session.parent is not None:
         kin += f" of {session.parent}"
     where = (
-        session.path if session.error is None else f"{session.path}: {session.error}"
+        session.path
+        if session.error is None
+        else f"{session.path}: {Finding.of(session.error).text}"
     )
     return [
         session.id or "-",

@@ -65,7 +65,10 @@ def check(
             if as_json:
                 write_json(report.to_dict())
             else:
-                write_line(report.text(verbose=verbose), status=report.status)
+                first, *details = report.text(verbose=verbose).split("\n")
+                write_line(first, status=report.status)
+                for line in details:
+                    write_line(line)
     if totals.total() != 1 and not as_json:
         counts = ", ".join(f"{count:,} {status}" for status, count in totals.items())
         say(f"{totals.total():,} logs: {counts or 'none found'}")

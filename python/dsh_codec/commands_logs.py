@@ -15,11 +15,11 @@ from dsh_codec.commands import (
     log_argument,
     mode_option,
 )
-from dsh_codec.commands_output import write_json, write_line, write_table
+from dsh_codec.commands_output import say, write_json, write_line, write_table
 from dsh_codec.errors import StreamError
 from dsh_codec.find import Session, find
 from dsh_codec.log import Log, open as open_log
-from dsh_codec.report import size_text, time_text
+from dsh_codec.report import Finding, size_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -88,11 +88,12 @@ def cat(
         if expand and not types:
             for lines in _chunk_lines(opened, first, last):
                 sys.stdout.buffer.write(lines)
-            return 0
-        values = (_chunks if expand else _events)(opened, first, last)
-        for kind, value in values:
-            if not types or kind in types:
-                write_json(value)
+        else:
+            values = (_chunks if expand else _events)(opened, first, last)
+            for kind, value in values:
+                if not types or kind in types:
+                    write_json(value)
+        _say_torn(opened)
     return 0
 
 
@@ -121,6 +122,7 @@ def convert(
             start = kernel.dump(members)[:-1] + b',"stream":'
             # Records may be long: they are not copied once more.
             sys.stdout.buffer.writelines((start, records, b"}\n"))
+        _say_torn(opened)
     return 0
 
 
@@ -151,6 +153,16 @@ def _events(log: Log, first: int, last: int | None) -> Iterator[tuple[str | None
             return
         if event.seq >= first:
             yield event.type, event.envelope
+
+
+def _say_torn(log: Log) -> None:
+    """Say that the end of the log is incomplete, as far as the pass came to it."""
+    found = log.result
+    if found is not None and found.truncate_to is not None:
+        say(
+            f"dsh-codec: {log.path}: torn tail at byte {found.truncate_to:,}, "
+            f"{found.recovered_count:,} events were read from it"
+        )
 
 
 def _attempts(log: Log, first: int, last: int | None) -> Iterator[Attempt]:
@@ -232,7 +244,9 @@ def session_members(session: Session) -> dict[str, Any]:
 def _session_cells(session: Session) -> list[str]:
     created = None if session.header is None else session.header.fields["createdAt"]
     where = (
-        session.path if session.error is None else f"{session.path}: {session.error}"
+        session.path
+        if session.error is None
+        else f"{session.path}: {Finding.of(session.error).text}"
     )
     return [
         session.id or "-",

@@ -44,6 +44,16 @@ def printable(text: str) -> str:
     return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
 
 
+def one_line(text: str) -> str:
+    """Return printable text without line feeds: a path with one would forge another line."""
+    return printable(text).replace("\n", "\\x0a")
+
+
+def as_cell(text: str) -> str:
+    """Return printable text that stays in its cell: without line feeds and tabs."""
+    return one_line(text).replace("\t", "\\x09")
+
+
 def write_json(value: Any) -> None:
     """Write a value as one line of JSON."""
     sys.stdout.buffer.write(kernel.dump(value) + b"\n")
@@ -51,7 +61,7 @@ def write_json(value: Any) -> None:
 
 def write_line(text: str, *, status: str | None = None) -> None:
     """Write a line; the first place of the status behind a colon has its colour."""
-    text = printable(text)
+    text = one_line(text)
     if not sys.stdout.isatty():
         sys.stdout.buffer.write(f"{text}\n".encode())
         return
@@ -69,7 +79,7 @@ def write_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write a table; not on a terminal: lines of cells between tabs, without titles."""
     if not sys.stdout.isatty():
         for cells in rows:
-            write_line("\t".join(cells))
+            write_line("\t".join(map(as_cell, cells)))
         return
     from rich.console import Console
     from rich.measure import Measurement
@@ -78,7 +88,7 @@ def write_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     table = Table(*titles, box=None)
     for cells in rows:
-        table.add_row(*(Text(printable(cell), _STYLES.get(cell, "")) for cell in cells))
+        table.add_row(*(Text(as_cell(cell), _STYLES.get(cell, "")) for cell in cells))
     # Long lines are for the terminal to wrap: a path that is cut off cannot be copied.
     screen = _screen()
     unbounded = screen.options.update(max_width=1 << 16)
@@ -89,7 +99,7 @@ def write_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def say(text: str) -> None:
     """Write a line to the standard error output, after what was written before."""
     sys.stdout.flush()
-    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.write(f"{one_line(text)}\n")
 
 
 def complain(error: Exception) -> int:

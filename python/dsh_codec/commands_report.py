@@ -79,5 +79,5 @@ def _require_no_other_file(out: Path) -> None:
         with out.open("rb") as file:
             if file.read(len(_BEGINNING)) in (b"", _BEGINNING):
                 return
-    message = "there is something that is no HTML page"
+    message = "there is something that is no HTML page; choose another name"
     raise FileExistsError(errno.EEXIST, message, str(out))

@@ -22,8 +22,8 @@ from dsh_codec.commands_output import (
     write_json,
     write_line,
 )
-from dsh_codec.errors import DshCodecError
-from dsh_codec.report import size_text
+from dsh_codec.errors import CorruptLogError, DshCodecError, HeaderError
+from dsh_codec.report import Finding, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,11 +50,11 @@ __all__ = ["migrate", "repack", "repair", "tail"]
 )
 @click.option(
     "--interval-ms",
-    type=click.FloatRange(min=1),
+    type=click.IntRange(min=1, max=3_600_000),  # A float could be NaN, too.
     default=100,
     help="Milliseconds between two looks.",
 )
-def tail(log: Path, *, is_following: bool, count: int, interval_ms: float) -> int:
+def tail(log: Path, *, is_following: bool, count: int, interval_ms: int) -> int:
     """Write the last events as JSON lines, and with -f those that follow."""
     from dsh_codec.follow import Reset, Superseded, follow
     from dsh_codec.log import open as open_log
@@ -132,10 +132,15 @@ def _write_plan(plan: RepairPlan, *, is_salvage: bool) -> None:
     elif plan.verdict == "sound":
         text = f"{plan.path}: sound, {count}, nothing to repair"
     elif plan.verdict == "refused":
-        text = (
-            f"{plan.path}: not repaired: {plan.reason}; 'dsh-codec repair --salvage OUT' "
-            "writes what is sound before it to a new file"
-        )
+        assert plan.reason is not None  # noqa: S101 - that is what refused it
+        text = f"{plan.path}: not repaired: {Finding.of(plan.reason).text}"
+        if isinstance(plan.reason, CorruptLogError) and not isinstance(
+            plan.reason, HeaderError
+        ):
+            text += (
+                "; 'dsh-codec repair --salvage OUT' writes what is sound before it to a "
+                "new file"
+            )
     else:
         verb = "cut" if plan.is_done else "would cut"
         text = (
@@ -238,6 +243,7 @@ def _repacked_text(done: Repacked) -> str:
     type=PATH,
     help="Root to look for child sessions, if not under PATHS.",
 )
+@click.option("--json", "report", flag_value="json", help="The same as --report json.")
 @click.option("--no-children", is_flag=True, help="The sessions have no children.")
 @compression_option
 def migrate(

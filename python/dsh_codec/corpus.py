@@ -156,7 +156,25 @@ def own_from(log: Log) -> int:
     return result.scan.inherited_event_count
 
 
+def require_places(places: object) -> None:
+    """Refuse what names no sessions.
+
+    Raises:
+        TypeError: It is nothing that `Places` covers.
+    """
+    is_content = isinstance(places, bytes | bytearray | memoryview)
+    if is_content or not isinstance(places, str | os.PathLike | Iterable):
+        message = (
+            "sessions are named by a path, an open log, a Session, or several of these, "
+            f"not by {type(places).__name__}"
+        )
+        if is_content:
+            message += ": open the bytes with dsh_codec.open first"
+        raise TypeError(message)
+
+
 def _each(places: Places) -> Iterable[Place]:
+    require_places(places)
     if isinstance(places, str | os.PathLike | Session | Log):
         return (places,)
     return places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from functools import lru_cache
@@ -335,7 +336,7 @@ class _Finder:
                     visited.add((status.st_dev, status.st_ino))
                 with os.scandir(directory) as entries:
                     for entry in entries:
-                        if not entry.is_dir():
+                        if not _is_directory(entry):
                             files.append(entry)
                         elif not entry.is_symlink():
                             folders.append((entry.path, is_foreign))
@@ -456,10 +457,6 @@ class _Finder:
         if file is not None:
             named = {"generation": file.generation, "compression": file.compression}
         try:
-            if file is not None and not stat.S_ISREG(Path(path).stat().st_mode):
-                # Opening a pipe would wait for its writer.
-                message = "no log is read from what is no regular file"
-                raise LayoutError(message, path)
             source = open_source(path)
             try:
                 named["file_bytes"] = source.size_bytes
@@ -500,6 +497,15 @@ class _Finder:
         except (DshCodecError, OSError) as error:
             return session._replace(status="error", error=error)
         return session._replace(scan=found)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        # It must not hide what lies beside it. A link to itself leads nowhere, as one to
+        # nothing does; sessions may lie behind any other, and reading it says what is wrong.
+        return error.errno != errno.ELOOP
 
 
 def _real(directory: str) -> str:

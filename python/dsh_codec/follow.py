@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Cursor", "Follow", "Reset", "Superseded", "Waiter", "follow"]
 
 INTERVAL_MS: Final = 100
+_MAX_INTERVAL_MS: Final = 86_400_000
 _WINDOW_BYTES: Final = 1 << 20
 _READ_FLAGS: Final = (
     os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -199,10 +200,16 @@ def follow(
     Raises:
         FileNotFoundError: There is no log.
         LayoutError: The directory holds both encodings of its highest generation.
+        ValueError: The interval is negative, no number or more than a day.
 
     Note:
         Rows and seqs are checked (layers L0 and L1), nothing above them. Spec: 80 §7.
     """
+    if not 0 <= interval_ms <= _MAX_INTERVAL_MS:
+        message = (
+            f"interval_ms has to be from 0 to {_MAX_INTERVAL_MS:,}, not {interval_ms}"
+        )
+        raise ValueError(message)
     if Path(path).is_dir():
         path = select_log(path).path
     else:

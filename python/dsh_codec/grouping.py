@@ -216,11 +216,21 @@ def to_ms(moment: Moment, tz: tzinfo) -> int:
     """
     if isinstance(moment, int):
         return moment
+    _require_date(moment)
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day, tzinfo=tz)
     elif moment.tzinfo is None:
         moment = moment.replace(tzinfo=tz)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _require_date(value: object) -> None:
+    if not isinstance(value, date):  # A datetime is one, too.
+        message = (
+            "a moment is a date, a datetime or milliseconds since the epoch, not "
+            f"{type(value).__name__}"
+        )
+        raise TypeError(message)
 
 
 def sort_key(key: Key) -> tuple[tuple[bool, Any], ...]:

@@ -213,6 +213,20 @@ def check_arguments(
         raise ValueError(message)
 
 
+def require_log(value: object) -> None:
+    """Refuse what is no open log.
+
+    Raises:
+        TypeError: It is something else, a path say.
+    """
+    if not isinstance(value, Log):
+        message = (
+            f"this takes an open log, not {type(value).__name__}: open it with "
+            "dsh_codec.open first"
+        )
+        raise TypeError(message)
+
+
 class Log:
     """A log that was opened; see `open`.
 

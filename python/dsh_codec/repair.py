@@ -7,6 +7,7 @@ no completed turn stands behind it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -307,6 +308,8 @@ def salvage(
     path = _named_or_located(source)
     goal = str(target)
     compression: Compression = "zstd" if goal.endswith(".zstd") else "none"
+    if os.path.lexists(goal):  # Before a long read; the link below is what decides.
+        raise FileExistsError(errno.EEXIST, "there is such a file already", goal)
     batches, count, reason = _sound_rows(path)
     parts: list[bytes] = batches
     if compression == "zstd":

@@ -22,7 +22,6 @@ from typing import (
 from dsh_codec._backend import kernel
 from dsh_codec.errors import ReplayError, SidecarError, StreamError
 from dsh_codec.events import is_array, is_object
-from dsh_codec.log import Log
 from dsh_codec.sidecar import SETTLEMENTS, attempt_rows, current_log
 from dsh_codec.sidecar_file import Sidecar
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from types import TracebackType
 
+    from dsh_codec.log import Log
     from dsh_codec.row import Event
 
 __all__ = [
@@ -282,7 +282,7 @@ class ReplayModel:
         self._is_strict = strict
         self._stack = ExitStack()
         self._source = source
-        if isinstance(source, Log):
+        if not isinstance(source, Sidecar):
             given = current_log(source, strict_current=strict_current)
             self._source = self._stack.enter_context(given)
         self._ahead = self.attempts()

@@ -223,7 +223,9 @@ class Report(NamedTuple):
         ]
         parts += refusals[:1]
         first = f"{self.path or '<bytes>'}: {', '.join(parts)}"
-        return "\n".join([first, *self._details()]) if verbose else first
+        lines = [first, *self._details()] if verbose else [first]
+        # A path or an id may hold line feeds, and would look like more lines.
+        return "\n".join(line.replace("\n", "\\x0a") for line in lines)
 
     def _details(self) -> Iterable[str]:
         if self.header is not None:

@@ -16,7 +16,7 @@ from dsh_codec.errors import (
 )
 from dsh_codec.events import is_equal_number, is_object
 from dsh_codec.find import CURRENT_GENERATION
-from dsh_codec.log import Log
+from dsh_codec.log import Log, require_log
 from dsh_codec.rawrows import header_line
 from dsh_codec.sidecar_file import SIDECAR_VERSION, Sidecar, SidecarWriter
 from dsh_codec.source import (
@@ -82,10 +82,12 @@ def current_log(log: Log, *, strict_current: bool = False) -> Generator[Log]:
         strict_current: Whether an older log is refused instead.
 
     Raises:
+        TypeError: It is no log.
         UnsupportedError: The log is of an older generation, and `strict_current` is set.
         MigrationRefusedError: There is no safe way to carry it over.
         DshCodecError, OSError: As for iterating over it.
     """
+    require_log(log)
     if log.generation == CURRENT_GENERATION:
         yield log
         return
@@ -349,6 +351,7 @@ def join_text(assembled: Log, sidecar: Sidecar) -> Iterator[bytes]:
         SidecarError, UnsupportedError, DshCodecError, OSError: As for `join`.
     """
     with current_log(assembled, strict_current=True):
+        _require_sidecar(sidecar)
         header = sidecar.header
         if header["sessionId"] != assembled.id:
             message = (
@@ -406,6 +409,15 @@ def join_text(assembled: Log, sidecar: Sidecar) -> Iterator[bytes]:
             "in the sidecar was changed"
         )
         raise _mismatch(message, sidecar.path)
+
+
+def _require_sidecar(value: object) -> None:
+    if not isinstance(value, Sidecar):
+        message = (
+            f"this takes an open sidecar, not {type(value).__name__}: open it with "
+            "dsh_codec.Sidecar.open first"
+        )
+        raise TypeError(message)
 
 
 def _is_projection(log: Log) -> bool:

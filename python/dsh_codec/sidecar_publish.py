@@ -16,6 +16,7 @@ from dsh_codec.durable import (
     stage,
 )
 from dsh_codec.find import CURRENT_GENERATION
+from dsh_codec.log import require_log
 from dsh_codec.names import log_filename
 from dsh_codec.projection import without_reasoning
 from dsh_codec.sidecar import current_log, join_text, split_text
@@ -72,6 +73,7 @@ def split_to(
         One pass, two if an attempt was cut; memory: one row. No file has its name before it is
         whole, the sidecar first. Spec: 60 §5 to §7.
     """
+    require_log(log)
     kept = log.compression if compression is None else compression
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,6 +134,7 @@ def join_to(
     Note:
         The file has its name only when both digests were compared. Spec: 60 §7.
     """
+    require_log(assembled)
     kept = assembled.compression if compression is None else compression
     path = Path(target)
     if path.is_dir():

@@ -27,6 +27,7 @@ from dsh_codec.errors import (
     DshCodecError,
     HeaderError,
     IdentityError,
+    LayoutError,
     LimitExceededError,
     UnsupportedError,
 )
@@ -57,6 +58,7 @@ SPOOL_BYTES: Final = 8 << 20
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 """First bytes of a Zstandard frame. Spec: 10 §7.3."""
 
+_COMPRESSIONS: Final[tuple[Compression, ...]] = ("none", "zstd")
 _HEADER_PIECE_BYTES: Final = 8 << 10  # Spec 10 §10: header-only reads go in such steps.
 
 
@@ -200,6 +202,10 @@ def _open_path(path: str | os.PathLike[str]) -> Source:
     name = os.fspath(path)
     if not name:
         raise not_found(name, os.strerror(errno.ENOENT))
+    if _is_canonical(Path(name).name) and not stat.S_ISREG(Path(name).stat().st_mode):
+        # Opening a pipe would wait for its writer, and a session directory has none.
+        message = "no log is read from what is no regular file"
+        raise LayoutError(message, name)
     file = Path(name).open("rb", buffering=0)  # noqa: SIM115 - handed on
     try:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -209,6 +215,13 @@ def _open_path(path: str | os.PathLike[str]) -> Source:
     except BaseException:
         file.close()
         raise
+
+
+def _is_canonical(name: str) -> bool:
+    return any(
+        parse_log_filename(name, compression=compression) is not None
+        for compression in _COMPRESSIONS
+    )
 
 
 def _open_stream(file: Any) -> Source:

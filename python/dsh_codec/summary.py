@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from dsh_codec.log import require_log
 from dsh_codec.report import amounts, time_text
 from dsh_codec.values import is_safe_integer
 
@@ -148,6 +149,7 @@ def summarize(log: Log) -> Summary:
     Note:
         Constant memory.
     """
+    require_log(log)
     types = Counter(str(event.type) for event in log)
     result = log.result or log.scan()
     own_from = result.scan.inherited_event_count

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dsh_codec._backend import kernel
 from dsh_codec.call_rows import CallColumns
 from dsh_codec.calls import read_calls
-from dsh_codec.corpus import OpenReadings, each_session, own_from
+from dsh_codec.corpus import OpenReadings, each_session, own_from, require_places
 from dsh_codec.names import project_key
 from dsh_codec.row import Event
 from dsh_codec.table_chunks import chunk_batches
@@ -566,5 +566,10 @@ def _table_of_logs(
 
 
 def _kept(places: Places) -> Places:
-    """Return places that can be gone through again."""
+    """Return places that can be gone through again.
+
+    Raises:
+        TypeError: They name no sessions. Later a reader of Arrow would put it into its own words.
+    """
+    require_places(places)
     return tuple(places) if isinstance(places, Iterator) else places
