@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 import dsh_codec as dsh
 from command_line import runner
+from dsh_codec.durable import OsFileSystem
 from dsh_codec.html_charts import duration
 from dsh_codec.html_marks import MAX_TEXT_CHARS, Markup, clip, page, table, tag
 from session_files import Session, answer, attempt, call, event, open_rows, text_run
@@ -502,6 +505,22 @@ def test_command_writes_over_nothing_else(run: Any, tmp_path: Path) -> None:
     assert str(log) in result.errors
     assert log.read_bytes() == PLAIN
     assert run("report", log, "-o", tmp_path).code == 2
+
+
+def test_page_that_cannot_be_written_leaves_the_old_one(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "report.html"
+    assert run("report", DEMO / "v4", "-o", out).code == 0
+    before = out.read_bytes()
+
+    def is_full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(OsFileSystem, "write", is_full)
+    assert run("report", DEMO, "-o", out).code == 2
+    assert out.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_command_refuses(run: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 
 from dsh_codec.commands import PATH, compression_option
 from dsh_codec.commands_output import count_progress
+from dsh_codec.durable import OsFileSystem, replace, stage
 from dsh_codec.errors import DshCodecError
 from dsh_codec.html_report import html_report
 
@@ -67,7 +69,8 @@ def report(
     if out is None:
         sys.stdout.buffer.write(data)
     else:
-        out.write_bytes(data)
+        files, target = OsFileSystem(), os.path.realpath(out)
+        replace(files, stage(files, target, (data,)), target)
     return 0
 
 
