@@ -3,104 +3,23 @@
 //! The rules are those of [`Assembler`](crate::stream::Assembler), which keeps what it is given; here everything stays
 //! in the bytes of the row, and fragments of blocks that a `block-end` closes are never looked at.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::equality::{is_equal, is_equal_member, text_is};
 use super::event::{is_word, object, pick, pick_exactly};
 use super::joined::{fragments, is_joined};
 use crate::error::{Error, ErrorKind};
-use crate::json::number::{double, write_double};
+use crate::json::number::double;
 use crate::json::text::has_visible;
 use crate::json::{Kind, Node};
-use crate::stream::{Record, RunKind};
+use crate::stream::{BlockIndex, BlockType, Record, RunKind, Value as _, Word};
 
 /// Partials up to which one is found by looking at all.
 const FEW: usize = 16;
 
-/// Index of a block: a count, or whatever a malformed chunk has instead, which is kept (spec 20 §8.5).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Index<'a> {
-    /// Bits of a number other than −0.
-    Number(u64),
-    Text(Cow<'a, [u8]>),
-    Boolean(bool),
-    Null,
-    Absent,
-    /// An array or object equals no other; the number of its partial makes it so.
-    Array(usize),
-    Object(usize),
-}
-
-impl<'a> Index<'a> {
-    /// Reads the index of a chunk; `next` is the number of the next partial.
-    fn of(value: Option<Node<'a>>, next: usize) -> Self {
-        let Some(value) = value else { return Self::Absent };
-        match value.kind() {
-            // The sum turns -0 into 0.
-            Kind::Number => Self::Number((value.number().unwrap_or_default() + 0.0).to_bits()),
-            Kind::Text => Self::Text(value.text().unwrap_or_default()),
-            Kind::Boolean => Self::Boolean(value.is_true()),
-            Kind::Null => Self::Null,
-            Kind::Array => Self::Array(next),
-            Kind::Object => Self::Object(next),
-        }
-    }
-
-    /// The id of a tool call that never got one. Spec 20 §6.
-    fn call_id(&self) -> Vec<u8> {
-        let mut id = b"call-".to_vec();
-        match self {
-            Self::Number(bits) => write_double(f64::from_bits(*bits), &mut id),
-            Self::Text(text) => id.extend_from_slice(text),
-            Self::Boolean(value) => id.extend_from_slice(value.to_string().as_bytes()),
-            Self::Null => id.extend_from_slice(b"null"),
-            Self::Absent => id.extend_from_slice(b"nothing"),
-            Self::Array(_) => id.extend_from_slice(b"an array"),
-            Self::Object(_) => id.extend_from_slice(b"an object"),
-        }
-        id
-    }
-}
-
-/// What type a block has, as far as assembly makes a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BlockType {
-    Text,
-    Reasoning,
-    ToolCall,
-    Other,
-}
-
-impl BlockType {
-    fn of(name: Option<Node<'_>>) -> Self {
-        if is_word(name, "text") {
-            Self::Text
-        } else if is_word(name, "reasoning") {
-            Self::Reasoning
-        } else if is_word(name, "tool-call") {
-            Self::ToolCall
-        } else {
-            Self::Other
-        }
-    }
-
-    fn of_run(kind: RunKind) -> Self {
-        match kind {
-            RunKind::Text => Self::Text,
-            RunKind::Reasoning => Self::Reasoning,
-            RunKind::ToolCall => Self::ToolCall,
-        }
-    }
-
-    const fn has_text(self) -> bool {
-        matches!(self, Self::Text | Self::Reasoning)
-    }
-}
-
 /// A block that is being assembled.
 struct Partial<'a> {
-    index: Index<'a>,
+    index: BlockIndex,
     /// What created it; fixed.
     opened: BlockType,
     /// Fragments that show in a block of this type: strings, and arrays of strings.
@@ -176,7 +95,7 @@ impl Partial<'_> {
 pub(super) struct Assembly<'a> {
     partials: Vec<Partial<'a>>,
     /// Number of the partial of an index, once there are more than a few.
-    places: HashMap<Index<'a>, usize>,
+    places: HashMap<BlockIndex, usize>,
     /// The partial that was used last.
     last: usize,
     usage: Option<Node<'a>>,
@@ -211,7 +130,7 @@ impl<'a> Assembly<'a> {
     pub(super) fn push(&mut self, record: &Record<Node<'a>>) -> Result<(), Error> {
         match record {
             Record::Run(run) => {
-                let index = Index::Number(double(run.index).to_bits());
+                let index = BlockIndex::Number(double(run.index).to_bits());
                 self.add(run.kind, index, run.members, run.id, run.name);
                 Ok(())
             }
@@ -220,13 +139,13 @@ impl<'a> Assembly<'a> {
     }
 
     fn push_chunk(&mut self, chunk: Node<'a>) -> Result<(), Error> {
-        let [kind, index] = pick(chunk, ["type", "index"]);
-        let index = Index::of(index, self.partials.len());
+        let kind = chunk.member("type");
+        let index = BlockIndex::of(&chunk, self.partials.len())?;
         if is_word(kind, "block-end") {
             return self.close(index, chunk.member("block"));
         }
         if is_word(kind, "block-start") {
-            self.ensure(index, BlockType::of(chunk.member("blockType")));
+            self.ensure(index, BlockType::of(chunk.member_word(Word::BlockType)));
         } else if is_word(kind, "usage") {
             self.usage = chunk.member("usage");
         } else if is_word(kind, "finish") {
@@ -245,7 +164,7 @@ impl<'a> Assembly<'a> {
         Ok(())
     }
 
-    fn push_delta(&mut self, kind: RunKind, index: Index<'a>, chunk: Node<'a>) -> Result<(), Error> {
+    fn push_delta(&mut self, kind: RunKind, index: BlockIndex, chunk: Node<'a>) -> Result<(), Error> {
         // A block that is closed ignores its deltas, whatever they are.
         if self
             .find(&index)
@@ -273,7 +192,7 @@ impl<'a> Assembly<'a> {
     fn add(
         &mut self,
         kind: RunKind,
-        index: Index<'a>,
+        index: BlockIndex,
         piece: Node<'a>,
         id: Option<Node<'a>>,
         name: Option<Node<'a>>,
@@ -300,11 +219,11 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    fn close(&mut self, index: Index<'a>, block: Option<Node<'a>>) -> Result<(), Error> {
+    fn close(&mut self, index: BlockIndex, block: Option<Node<'a>>) -> Result<(), Error> {
         let Some(block) = block.filter(|block| block.kind() != Kind::Null) else {
             return Err(refuse("block of a block-end has to be an object"));
         };
-        let kind = BlockType::of(block.member("type"));
+        let kind = BlockType::of(block.member_word(Word::Type));
         if let Some(partial) = self.ensure(index, kind) {
             // The first close wins (spec 20 §6).
             partial.closed.get_or_insert((block, kind));
@@ -312,7 +231,7 @@ impl<'a> Assembly<'a> {
         Ok(())
     }
 
-    fn find(&self, index: &Index<'a>) -> Option<usize> {
+    fn find(&self, index: &BlockIndex) -> Option<usize> {
         // Most chunks go to the block of the chunk before them.
         if self
             .partials
@@ -328,7 +247,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// The partial of an index, made at the end of the order if it is new. Never None.
-    fn ensure(&mut self, index: Index<'a>, opened: BlockType) -> Option<&mut Partial<'a>> {
+    fn ensure(&mut self, index: BlockIndex, opened: BlockType) -> Option<&mut Partial<'a>> {
         self.last = self.find(&index).unwrap_or(self.partials.len());
         if self.last == self.partials.len() {
             self.insert(index, opened);
@@ -336,7 +255,7 @@ impl<'a> Assembly<'a> {
         self.partials.get_mut(self.last)
     }
 
-    fn insert(&mut self, index: Index<'a>, opened: BlockType) {
+    fn insert(&mut self, index: BlockIndex, opened: BlockType) {
         let partial = Partial {
             index,
             opened,

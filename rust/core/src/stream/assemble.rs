@@ -2,82 +2,12 @@
 
 use std::collections::HashMap;
 
+use super::block::{BlockIndex, BlockType};
 use super::chunk::{ChunkType, RunKind};
 use super::readers::{Claim, claim_of, elements, members_of, refuse};
 use super::value::{Value, Word};
 use crate::error::{Error, ErrorKind, Result};
 use crate::json::Kind;
-use crate::json::number::write_double;
-
-/// Index of a block: a count, or whatever a malformed chunk has instead, which is kept (spec 20 §8.5).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Index {
-    /// Bits of a number other than −0.
-    Number(u64),
-    /// A string as WTF-8.
-    Text(Vec<u8>),
-    Boolean(bool),
-    Null,
-    Absent,
-    /// An array or object equals no other; the number of the partial makes it so.
-    Array(usize),
-    Object(usize),
-}
-
-impl Index {
-    /// Reads the index of a chunk; `next` is the number of the next partial.
-    #[inline]
-    fn of<V: Value>(carrier: &V, next: usize) -> Result<Self> {
-        let Some(value) = carrier.member(Word::Index) else {
-            return Ok(Self::Absent);
-        };
-        Ok(match value.kind() {
-            // The sum turns -0 into 0.
-            Some(Kind::Number) => Self::Number((value.number().unwrap_or_default() + 0.0).to_bits()),
-            Some(Kind::Text) => Self::Text(value.text().unwrap_or_default().into_owned()),
-            Some(Kind::Boolean) => Self::Boolean(value.is_true()),
-            Some(Kind::Null) => Self::Null,
-            Some(Kind::Array) => Self::Array(next),
-            Some(Kind::Object) => Self::Object(next),
-            None => return Err(refuse("index of a block has to be a count")),
-        })
-    }
-
-    /// The id of a tool call that never got one. Spec 20 §6.
-    fn call_id(&self) -> Vec<u8> {
-        let mut id = b"call-".to_vec();
-        match self {
-            Self::Number(bits) => write_double(f64::from_bits(*bits), &mut id),
-            Self::Text(text) => id.extend_from_slice(text),
-            Self::Boolean(value) => id.extend_from_slice(value.to_string().as_bytes()),
-            Self::Null => id.extend_from_slice(b"null"),
-            Self::Absent => id.extend_from_slice(b"nothing"),
-            Self::Array(_) => id.extend_from_slice(b"an array"),
-            Self::Object(_) => id.extend_from_slice(b"an object"),
-        }
-        id
-    }
-}
-
-/// What type a block has, as far as assembly makes a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BlockType {
-    Text,
-    Reasoning,
-    ToolCall,
-    Other,
-}
-
-impl BlockType {
-    fn of(word: Option<Word>) -> Self {
-        match word {
-            Some(Word::Text) => Self::Text,
-            Some(Word::Reasoning) => Self::Reasoning,
-            Some(Word::ToolCall) => Self::ToolCall,
-            _ => Self::Other,
-        }
-    }
-}
 
 #[derive(Clone, Debug)]
 struct Closed<K> {
@@ -89,7 +19,7 @@ struct Closed<K> {
 
 #[derive(Clone, Debug)]
 struct Partial<K> {
-    index: Index,
+    index: BlockIndex,
     block_type: BlockType,
     /// Fragments; joined when somebody asks, because they may split a surrogate pair (spec 20 §8.2).
     text: Vec<K>,
@@ -122,7 +52,7 @@ enum Entries<K> {
 #[derive(Clone, Debug)]
 pub struct Assembler<K> {
     partials: Vec<Partial<K>>,
-    places: HashMap<Index, usize>,
+    places: HashMap<BlockIndex, usize>,
     /// The partial that was used last.
     last: usize,
     usage: Option<K>,
@@ -231,7 +161,7 @@ impl<K> Partial<K> {
 /// Where the partial of an index is, or will be.
 enum Place {
     Known(usize),
-    New(Index),
+    New(BlockIndex),
 }
 
 fn as_text<V: Value>(value: Option<V>, message: &'static str) -> Result<V> {
@@ -328,12 +258,7 @@ impl<K> Assembler<K> {
         fragments: impl Iterator<Item = V>,
     ) -> Result<()> {
         if kind != RunKind::ToolCall {
-            let block_type = if kind == RunKind::Text {
-                BlockType::Text
-            } else {
-                BlockType::Reasoning
-            };
-            if let Some(partial) = self.ensure(place, block_type) {
+            if let Some(partial) = self.ensure(place, BlockType::of_run(kind)) {
                 partial.add_text(fragments);
             }
             return Ok(());
@@ -401,7 +326,7 @@ impl<K> Assembler<K> {
     /// Finds the partial of a chunk's index.
     #[inline]
     fn find<V: Value<Kept = K>>(&self, carrier: &V) -> Result<Place> {
-        let index = Index::of(carrier, self.partials.len())?;
+        let index = BlockIndex::of(carrier, self.partials.len())?;
         // Most fragments go to the block of the fragment before them.
         let at = match self.partials.get(self.last) {
             Some(partial) if partial.index == index => Some(self.last),
@@ -473,7 +398,7 @@ impl<K> Assembler<K> {
     /// None: blocks of these types can be assembled whether open or closed.
     pub fn interrupted_blocks(&self) -> Result<Vec<Block<'_, K>>> {
         let is_kept = |partial: &&Partial<K>| {
-            matches!(partial.block_type(), BlockType::Text | BlockType::Reasoning)
+            partial.block_type().has_text()
                 && partial
                     .closed
                     .as_ref()

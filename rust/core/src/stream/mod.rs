@@ -4,6 +4,7 @@
 
 mod assemble;
 mod attempt_text;
+mod block;
 mod chunk;
 mod column_scanner;
 mod columns;
@@ -35,5 +36,6 @@ pub use record::{
 pub use runs::{ChunkRun, RunScanner, Unit};
 pub use stored::{StoredStream, row_columns};
 
+pub(crate) use block::{BlockIndex, BlockType};
 pub(crate) use stored::parse_row;
 pub use value::{Value, Word};
