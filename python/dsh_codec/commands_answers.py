@@ -138,6 +138,7 @@ def show_usage(
     from dsh_codec.usage import COLUMNS, totals_members, usage
 
     _require_one_form(as_json=as_json, as_csv=as_csv)
+    _require_span(since, until)
     names = _names(by, "day", daily=daily, monthly=monthly)
     with _refusals():
         table = None if prices is None else PriceTable.load(prices)
@@ -198,6 +199,7 @@ def show_timing(
     from dsh_codec.timing import FIGURES, Distribution, timing
 
     _require_one_form(as_json=as_json, as_csv=as_csv)
+    _require_span(since, until)
     names = _names(by, "model", daily=daily, monthly=monthly)
     with _refusals():
         found = timing(
@@ -409,6 +411,16 @@ def _sessions(
 def _require_one_form(*, as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
         message = "--json and --csv are two forms: choose one"
+        raise click.UsageError(message)
+
+
+def _require_span(since: Moment | None, until: Moment | None) -> None:
+    """Refuse one day named twice: its end was meant, and nothing would be counted."""
+    if since is not None and since == until:
+        message = (
+            "--until is the first moment that does not count any more: "
+            "for a whole day, name the next one"
+        )
         raise click.UsageError(message)
 
 

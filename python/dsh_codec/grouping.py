@@ -71,7 +71,8 @@ class Grouping:
             until: First moment of calls that are not taken any more.
 
         Raises:
-            ValueError: There is no such thing or time zone.
+            TypeError: A time zone or moment is something else.
+            ValueError: There is no such thing or time zone, or `since` is after `until`.
         """
         self.by: tuple[By, ...] = (by,) if isinstance(by, str) else tuple(by)
         for name in self.by:
@@ -82,6 +83,8 @@ class Grouping:
         self._tz = time_zone(tz)
         self._since = None if since is None else to_ms(since, self._tz)
         self._until = None if until is None else to_ms(until, self._tz)
+        if self._since is not None and self._until is not None:
+            _require_order(self._since, self._until)
         is_bounded = since is not None or until is not None
         # Whether all own calls of a log are taken, and into one group.
         self.is_per_log = not is_bounded and _CONSTANTS.issuperset(self.by)
@@ -222,6 +225,15 @@ def to_ms(moment: Moment, tz: tzinfo) -> int:
     elif moment.tzinfo is None:
         moment = moment.replace(tzinfo=tz)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _require_order(since_ms: int, until_ms: int) -> None:
+    if since_ms > until_ms:
+        message = (
+            "since is the first moment that counts and must not be after until, the first "
+            f"that does not; it is {since_ms - until_ms:,} ms after it"
+        )
+        raise ValueError(message)
 
 
 def _require_date(value: object) -> None:
