@@ -334,6 +334,13 @@ def test_interval_is_a_number_of_milliseconds(tmp_path: Path, interval: float) -
         follow(path, interval_ms=interval)
 
 
+@pytest.mark.parametrize("cursor", [5, [1, 2], {}, ()])
+def test_cursor_of_another_type_is_refused(tmp_path: Path, cursor: Any) -> None:
+    path = make_log(tmp_path, [ALL[:1]])
+    with pytest.raises(TypeError, match="cursor is a Cursor"):
+        follow(path, cursor)
+
+
 def test_async_iteration(tmp_path: Path) -> None:
     path = make_log(tmp_path, [ALL[:1]])
 

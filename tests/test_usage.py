@@ -225,6 +225,20 @@ def test_unknown_grouping_is_refused(by: Any) -> None:
         dsh.usage([], by=by)
 
 
+@pytest.mark.parametrize("tz", [5, None, b"UTC"])
+def test_time_zone_of_another_type_is_refused(tz: Any) -> None:
+    with pytest.raises(TypeError, match="tz is a tzinfo"):
+        dsh.usage([], tz=tz)
+    with pytest.raises(TypeError, match="tz is a tzinfo"):
+        dsh.html_report(DEMO, tz=tz)
+
+
+@pytest.mark.parametrize("prices", [{}, 5, "prices.toml"])
+def test_prices_of_another_type_are_refused(prices: Any) -> None:
+    with pytest.raises(TypeError, match="prices is a PriceTable"):
+        dsh.usage([], prices=prices)
+
+
 def test_unknown_time_zone_is_refused() -> None:
     for name in ("Nowhere/Land", "../etc/passwd", ""):
         with pytest.raises(ValueError, match="time zone"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from dsh_codec.errors import DshCodecError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["EXIT_USAGE", "LazyGroup", "run"]
+__all__ = ["EXIT_USAGE", "LazyGroup", "require_finite", "run"]
 
 EXIT_USAGE: Final = 64
 
@@ -130,6 +131,14 @@ def run(argv: Sequence[str]) -> int:
         return EXIT_USAGE
     except (DshCodecError, OSError) as error:
         return complain(error)
+
+
+def require_finite(_: click.Context, __: click.Parameter, value: float) -> float:
+    """Refuse infinity, and NaN, which passes every range, as the value of an option."""
+    if not isfinite(value):
+        message = f"{value} is no finite number."
+        raise click.BadParameter(message)
+    return value
 
 
 PATH: Final[click.Path] = click.Path(path_type=Path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dsh_codec.commands import PATH, json_option
+from dsh_codec.commands import PATH, json_option, require_finite
 from dsh_codec.commands_output import printable, write_json, write_line
 from dsh_codec.live.demo import Demo, transcript
 
@@ -40,6 +40,7 @@ _STYLES: Final = {
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
+    callback=require_finite,
     help="How many times faster than a model speaks.",
 )
 @click.option(

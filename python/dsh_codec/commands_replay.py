@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsh_codec.commands import PATH, json_option, log_argument
+from dsh_codec.commands import PATH, json_option, log_argument, require_finite
 from dsh_codec.commands_output import complain, say, write_json, write_line
 from dsh_codec.errors import ReplayError, SidecarError
 from dsh_codec.log import open as open_log
@@ -201,6 +201,7 @@ def replay() -> None:
     "--scale",
     type=click.FloatRange(min=0),
     default=1.0,
+    callback=require_finite,
     help="Factor of the recorded delays.",
 )
 @click.option(

@@ -200,6 +200,7 @@ def follow(
     Raises:
         FileNotFoundError: There is no log.
         LayoutError: The directory holds both encodings of its highest generation.
+        TypeError: `cursor` is no `Cursor`.
         ValueError: The interval is negative, no number or more than a day.
 
     Note:
@@ -210,6 +211,7 @@ def follow(
             f"interval_ms has to be from 0 to {_MAX_INTERVAL_MS:,}, not {interval_ms}"
         )
         raise ValueError(message)
+    _require_cursor(cursor)
     if Path(path).is_dir():
         path = select_log(path).path
     else:
@@ -218,6 +220,15 @@ def follow(
     return Follow(
         os.fspath(path), cursor, interval_ms=interval_ms, waiter=waiter, limits=limits
     )
+
+
+def _require_cursor(value: object) -> None:
+    if value is not None and not isinstance(value, Cursor):
+        message = (
+            "cursor is a Cursor as Follow.cursor gives it (a stored one: Cursor(*values)), "
+            f"or None for the first event, not {type(value).__name__}"
+        )
+        raise TypeError(message)
 
 
 class _Limits(NamedTuple):

@@ -173,10 +173,12 @@ def time_zone(name: tzinfo | str) -> tzinfo:
         name: A time zone already, a name of the tz database, or `local`.
 
     Raises:
+        TypeError: It is neither.
         ValueError: There is none of this name.
     """
     if isinstance(name, tzinfo):
         return name
+    _require_name(name)
     if name == "UTC":
         return UTC
     if name == "local":
@@ -225,6 +227,15 @@ def to_ms(moment: Moment, tz: tzinfo) -> int:
     elif moment.tzinfo is None:
         moment = moment.replace(tzinfo=tz)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _require_name(value: object) -> None:
+    if not isinstance(value, str):
+        message = (
+            "tz is a tzinfo, a name like 'Europe/Berlin' or 'local', not "
+            f"{type(value).__name__}"
+        )
+        raise TypeError(message)
 
 
 def _require_order(since_ms: int, until_ms: int) -> None:

@@ -143,6 +143,10 @@ def usage(
         >>> usage([], by="day").totals.calls
         0
     """
+    if prices is not None:
+        from dsh_codec.prices import require_table
+
+        require_table(prices)
     grouping = Grouping(by, tz=tz, since=since, until=until)
     groups: dict[Key, _Sums] = {}
 
