@@ -135,7 +135,8 @@ def test_list_shows_bad_sessions_too(run: Any, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_bytes(data)
     result = run("list", tmp_path)
-    assert result.code == 0
+    assert result.code == 2
+    assert result.errors == "dsh-codec: 2 of 3 sessions cannot be read\n"
     assert [line.split("\t")[:3] for line in result.lines] == [
         ["s-1", "current", "v4"],
         ["-", "newer", "v9"],
@@ -146,6 +147,36 @@ def test_list_shows_bad_sessions_too(run: Any, tmp_path: Path) -> None:
     assert rows[0]["id"] == "s-1"
     assert rows[0]["created_at"] == 1000
     assert "version" in rows[2]["error"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["list"],
+        ["find"],
+        ["find", "--scan"],
+        ["check"],
+        ["usage"],
+        ["timing"],
+        ["search", "--fixed", "x"],
+        ["report"],
+    ],
+)
+@pytest.mark.parametrize(("data", "code"), [(HEADER[1:], 1), (NEWER, 2)])
+def test_a_bad_session_is_named_and_the_others_are_shown(
+    run: Any, tmp_path: Path, command: list[str], data: bytes, code: int
+) -> None:
+    """All commands over a root agree: what can be shown is, and the exit code tells."""
+    for name, text in [("a", PLAIN), ("b", data), ("c", PLAIN)]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "session.v4.jsonl").write_bytes(text)
+    sound = run(*command, tmp_path / "a")
+    assert (sound.code, sound.errors) == (0, "")
+    result = run(*command, tmp_path)
+    assert result.code == code
+    assert result.errors != ""
+    assert str(tmp_path / "b") in "\n".join([*result.lines, result.errors])
+    assert len(result.lines) >= len(sound.lines)
 
 
 def test_list_of_a_missing_root_is_unreadable(run: Any, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from dsh_codec.commands import PATH, compression_option, json_option
-from dsh_codec.commands_logs import session_members
+from dsh_codec.commands_logs import Tally, session_members
 from dsh_codec.commands_output import (
     as_cell,
-    exit_code_of,
     printable,
+    report_errors,
     say,
     with_progress,
     write_json,
@@ -166,7 +166,7 @@ def show_usage(
         if table is not None:
             titles.append(f"cost {found.currency or ''}".rstrip())
         write_table(titles, lines)
-    return _report_errors(found.errors)
+    return report_errors(found.errors)
 
 
 @click.command("timing")
@@ -230,7 +230,7 @@ def show_timing(
         if len(lines) != 1:
             lines.append(_total_line(len(names), _timing_cells(found.totals)))
         write_table([*names, per + "s", *titles], lines)
-    return _report_errors(found.errors)
+    return report_errors(found.errors)
 
 
 @click.command("find")
@@ -267,10 +267,13 @@ def find_sessions(
     compression: Any,
     as_json: bool,
 ) -> int:
-    """Find sessions: the file that counts, its state, its parent, what lies beside it."""
+    """Find sessions: the file that counts, its state, its parent, what lies beside it.
+
+    Exit code 1 or 2 if some of them cannot be read, as `check` has it.
+    """
     with _refusals():
         place = default_root() if root is None else root
-    code = 0
+    tally = Tally()
     lines = []
     for session in find(place, scan=scan, compression=compression):
         fields = {} if session.header is None else session.header.fields
@@ -280,8 +283,7 @@ def find_sessions(
             or lineage not in (None, session.lineage)
         ):
             continue
-        if session.error is not None:
-            code = max(code, exit_code_of(session.error))
+        tally.add(session)
         if as_json:
             members = session_members(session)
             if scan:
@@ -302,7 +304,7 @@ def find_sessions(
     if not as_json:
         titles = ["session", "status", "gen", "size", "events", "created"]
         write_table([*titles, "lineage", "path"], lines)
-    return code
+    return tally.finish(is_json=as_json)
 
 
 @click.command("search")
@@ -381,7 +383,7 @@ def search_text(
         if with_text:
             cells.append(" ".join(hit.excerpt().split()))
         write_line("\t".join(map(as_cell, cells)))
-    return _report_errors(hits.errors)
+    return report_errors(hits.errors)
 
 
 @contextmanager
@@ -515,13 +517,3 @@ def _write_csv(titles: list[str], rows: list[list[Any]]) -> None:
             [printable(cell) if isinstance(cell, str) else cell for cell in row]
         )
     sys.stdout.buffer.write(text.getvalue().encode())
-
-
-def _report_errors(errors: Sequence[Session]) -> int:
-    code = 0
-    for session in errors:
-        assert session.error is not None  # noqa: S101 - that is what they are listed for
-        code = max(code, exit_code_of(session.error))
-        place = "" if session.path in str(session.error) else f"{session.path}: "
-        say(f"dsh-codec: not counted: {place}{session.error}")
-    return code

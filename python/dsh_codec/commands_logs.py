@@ -15,7 +15,13 @@ from dsh_codec.commands import (
     log_argument,
     mode_option,
 )
-from dsh_codec.commands_output import say, write_json, write_line, write_table
+from dsh_codec.commands_output import (
+    exit_code_of,
+    say,
+    write_json,
+    write_line,
+    write_table,
+)
 from dsh_codec.errors import StreamError
 from dsh_codec.find import Session, find
 from dsh_codec.log import Log, open as open_log
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
     from dsh_codec.attempts import Attempt
 
-__all__ = ["cat", "convert", "info", "list_sessions", "session_members"]
+__all__ = ["Tally", "cat", "convert", "info", "list_sessions", "session_members"]
 
 _first = click.option(
     "--from", "first", type=click.IntRange(min=0), default=0, help="First seq."
@@ -42,8 +48,12 @@ _last = click.option(
 @compression_option
 @json_option
 def list_sessions(root: Path, *, compression: Any, as_json: bool) -> int:
-    """List the sessions under a root, from their headers."""
-    sessions = find(root, compression=compression)
+    """List the sessions under a root, from their headers.
+
+    Exit code 1 or 2 if some of them cannot be read, as `check` has it.
+    """
+    tally = Tally()
+    sessions = map(tally.add, find(root, compression=compression))
     if as_json:
         for session in sessions:
             write_json(session_members(session))
@@ -52,7 +62,31 @@ def list_sessions(root: Path, *, compression: Any, as_json: bool) -> int:
             ["session", "status", "gen", "size", "created", "lineage", "path"],
             map(_session_cells, sessions),
         )
-    return 0
+    return tally.finish(is_json=as_json)
+
+
+class Tally:
+    """Counts the sessions that a command lists, and those of them that cannot be read."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._count = self._failed = self._code = 0
+
+    def add(self, session: Session) -> Session:
+        """Take a session and return it."""
+        self._count += 1
+        if session.error is not None:
+            self._failed += 1
+            self._code = max(self._code, exit_code_of(session.error))
+        return session
+
+    def finish(self, *, is_json: bool) -> int:
+        """Say how many cannot be read; their lines say why. Return the highest exit code."""
+        if self._failed and not is_json:
+            say(
+                f"dsh-codec: {self._failed:,} of {self._count:,} sessions cannot be read"
+            )
+        return self._code
 
 
 @click.command()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from dsh_codec.find import Session
+
 _Item = TypeVar("_Item")
 
 _STYLES: Final = {
@@ -123,6 +125,21 @@ def exit_code_of(error: Exception) -> int:
     from dsh_codec.report import EXIT_CODES
 
     return EXIT_CODES[status_of(error)]
+
+
+def report_errors(errors: Iterable[Session]) -> int:
+    """Name the sessions that could not be read and are not counted.
+
+    Returns:
+        The highest exit code of all; 0 if there are none.
+    """
+    code = 0
+    for session in errors:
+        assert session.error is not None  # noqa: S101 - that is what they are listed for
+        code = max(code, exit_code_of(session.error))
+        place = "" if session.path in str(session.error) else f"{session.path}: "
+        say(f"dsh-codec: not counted: {place}{session.error}")
+    return code
 
 
 def with_progress(
