@@ -581,6 +581,23 @@ def test_parquet_is_replaced_only_when_it_is_complete(
     assert [each.name for each in tmp_path.iterdir()] == ["x.parquet"]
 
 
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda folder: folder / "none" / "x.parquet", FileNotFoundError),
+        (lambda folder: folder, OSError),
+    ],
+)
+def test_parquet_that_has_no_place_names_the_path_that_was_given(
+    tmp_path: Path, make: Any, error: type[OSError]
+) -> None:
+    path = make(tmp_path)
+    with pytest.raises(error) as caught:
+        table.sessions(DEMO).write_parquet(path)
+    assert (caught.value.filename, caught.value.filename2) == (str(path), None)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("places", [None, 5, b"{}", bytearray(), memoryview(b"")])
 def test_places_of_a_wrong_type_are_refused_at_once(places: Any) -> None:
     for make in (table.calls, table.sessions, table.chunks, table.events):
