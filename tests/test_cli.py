@@ -386,6 +386,8 @@ def test_terminal_gets_colours_and_tables() -> None:
         (["search", "--fixed", "a"], "reading"),
         (["migrate", "--dry-run"], "migrating"),
         (["report", "--tz", "UTC"], "reading"),
+        (["find", "--scan"], "scanning"),
+        (["find", "--scan", "--json"], "scanning"),
     ],
 )
 def test_progress_is_for_whoever_looks_at_the_errors(

@@ -25,7 +25,7 @@ from dsh_codec.commands_output import (
     write_table,
 )
 from dsh_codec.errors import DshCodecError
-from dsh_codec.find import Session, default_root, find
+from dsh_codec.find import Session, default_root, find, find_unread
 from dsh_codec.report import Finding, size_text, time_text
 
 if TYPE_CHECKING:
@@ -275,7 +275,16 @@ def find_sessions(
         place = default_root() if root is None else root
     tally = Tally()
     lines = []
-    for session in find(place, scan=scan, compression=compression):
+    sessions = find(place, scan=scan, compression=compression)
+    if scan:
+        # Names are listed much faster than files are read.
+        sessions = with_progress(
+            sessions,
+            "scanning",
+            count=lambda: sum(1 for _ in find_unread(place, compression=compression)),
+            is_json=as_json,
+        )
+    for session in sessions:
         fields = {} if session.header is None else session.header.fields
         if (
             session_id not in (None, session.id)
@@ -407,7 +416,7 @@ def _sessions(
         if not sessions:
             say(f"dsh-codec: no sessions under {path}")
         found += sessions
-    return with_progress(found, "reading", is_json=is_json)
+    return with_progress(found, "reading", count=found.__len__, is_json=is_json)
 
 
 def _require_one_form(*, as_json: bool, as_csv: bool) -> None:

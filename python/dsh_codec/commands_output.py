@@ -143,14 +143,22 @@ def report_errors(errors: Iterable[Session]) -> int:
 
 
 def with_progress(
-    items: Sequence[_Item], what: str, *, is_json: bool
+    items: Iterable[_Item], what: str, *, count: Callable[[], int], is_json: bool
 ) -> Iterator[_Item]:
-    """Yield the items, and show how many are done where somebody sees it."""
-    if len(items) < 2 or not _is_bar_seen(is_json=is_json):
+    """Yield the items, and show how many are done where somebody sees it.
+
+    Args:
+        items: What takes its time.
+        what: What is done to them.
+        count: Returns how many there are; asked only where it is shown.
+        is_json: Whether the output is JSON.
+    """
+    total = count() if _is_bar_seen(is_json=is_json) else 0
+    if total < 2:
         yield from items
         return
     with _bar() as bar:
-        yield from bar.track(items, description=what)
+        yield from bar.track(items, total=total, description=what)
 
 
 @contextmanager

@@ -270,7 +270,7 @@ def migrate(
     )
     outcomes = []
     is_json = report == "json"
-    for task in with_progress(tasks, "migrating", is_json=is_json):
+    for task in with_progress(tasks, "migrating", count=tasks.__len__, is_json=is_json):
         outcome = batch.migrate_task(
             task,
             out=out,
