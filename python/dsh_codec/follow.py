@@ -301,7 +301,7 @@ class Follow:
         return None if self._head is None else self._head.header
 
     def close(self) -> None:
-        """End the iteration, also that of another thread."""
+        """End the iteration, also that of another thread; nothing is given any more."""
         self._closed.set()
         self._waiter.stop()
 
@@ -332,12 +332,21 @@ class Follow:
             NewerFormatError, UnsupportedError: The header or a row is not for this version.
             LimitExceededError: A row or frame exceeds a limit.
             OSError: The system refuses to read.
+            ValueError: The follower is closed; as for a file, the call itself raises this.
 
         Note:
             An unfinished frame or row is read again by the next poll. Cost: that of the new
             bytes.
         """
+        if self._closed.is_set():
+            message = "the follower is closed: follow the log again from its cursor"
+            raise ValueError(message)
+        return self._new_items()
+
+    def _new_items(self) -> Iterator[Item]:
         for cursor, item in self._steps():
+            if self._closed.is_set():
+                return
             self._cursor = cursor
             if item is not None:
                 yield item
@@ -345,7 +354,7 @@ class Follow:
     def __iter__(self) -> Iterator[Item]:
         """Yield items as they come, waiting in between."""
         while not self._closed.is_set():
-            for item in self.poll():
+            for item in self._new_items():
                 yield item
                 if self._closed.is_set() or isinstance(item, Superseded):
                     return
@@ -359,6 +368,8 @@ class Follow:
             steps = self._steps()
             while batch := await asyncio.to_thread(_take, steps):
                 for cursor, item in batch:
+                    if self._closed.is_set():
+                        return
                     self._cursor = cursor
                     if item is None:
                         continue
