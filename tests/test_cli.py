@@ -486,6 +486,38 @@ def test_a_name_cannot_forge_a_line_or_a_cell(
     assert len(run("migrate", "--dry-run", place).lines) == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+@pytest.mark.parametrize("place", ["/dev/full", "pipe", "read only"])
+def test_messages_that_cannot_be_written_change_no_exit_code(
+    run: Any, tmp_path: Path, place: str
+) -> None:
+    bad = tmp_path / "bad"
+    bad.write_bytes(PLAIN[:-3])
+    for command in (
+        ["check", str(DEMO)],
+        ["check", str(tmp_path / "gone")],
+        ["usage", str(tmp_path / "gone")],
+        ["cat", str(bad)],
+        ["list", "--bad"],
+    ):
+        expected = run(*command)
+        if place == "pipe":
+            reader, errors = os.pipe()
+            os.close(reader)
+        else:
+            flags = os.O_WRONLY if place == "/dev/full" else os.O_RDONLY
+            errors = os.open(place if place == "/dev/full" else os.devnull, flags)
+        found = subprocess.run(  # noqa: S603 - this interpreter
+            [sys.executable, "-m", "dsh_codec.cli", *command],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            check=False,
+        )
+        os.close(errors)
+        assert found.returncode == expected.code
+        assert found.stdout.decode().splitlines() == expected.lines
+
+
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
 def test_standard_streams_may_be_closed(
     tmp_path: Path, closed: tuple[int, ...]

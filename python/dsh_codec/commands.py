@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -127,7 +128,8 @@ def run(argv: Sequence[str]) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         return EXIT_USAGE
     except (DshCodecError, OSError) as error:
         return complain(error)

@@ -7,7 +7,7 @@ Elsewhere there is plain text, one line a thing.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -99,9 +99,13 @@ def write_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def say(text: str) -> None:
-    """Write a line to the standard error output, after what was written before."""
+    """Write a line to the standard error output, after what was written before.
+
+    Where nobody can read it (a full disk, a pipe without a reader), the exit code still tells.
+    """
     sys.stdout.flush()
-    sys.stderr.write(f"{one_line(text)}\n")
+    with suppress(OSError):
+        sys.stderr.write(f"{one_line(text)}\n")
 
 
 def complain(error: Exception) -> int:
