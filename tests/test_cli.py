@@ -9,12 +9,14 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
 import dsh_codec as dsh
 from dsh_codec import cli
+from dsh_codec.grouping import By
+from dsh_codec.text import PassageKind
 from small_logs import DEMO, HEADER, PLAIN, ROWS, ZSTD
 
 NEWER = HEADER.replace(b'"version":4', b'"version":9')
@@ -434,11 +436,19 @@ def test_every_command_has_help(run: Any) -> None:
     lines = run("--help").lines
     names = [line.split()[0] for line in lines[lines.index("Commands:") + 1 :] if line]
     assert {"check", "list", "usage", "replay"} <= set(names)
+    assert not [line for line in lines[1:] if line.endswith("...")]  # What is cut off.
     for name in names:
         result = run(name, "--help")
         assert result.code == 0
         assert result.lines[0].startswith(f"Usage: dsh-codec {name} ")
         assert result.lines[2].startswith("  ")  # What it does.
+
+
+def test_help_names_what_may_be_asked_for(run: Any) -> None:
+    for command, choices in (("usage", By), ("timing", By), ("search", PassageKind)):
+        shown = " ".join(" ".join(run(command, "--help").lines).split())
+        assert ", ".join(get_args(choices)) in shown
+        assert "Default: " in shown
 
 
 def test_shell_completion(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

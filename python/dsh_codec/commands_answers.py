@@ -6,13 +6,19 @@ import csv
 import io
 import re
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from dsh_codec.commands import PATH, compression_option, json_option
+from dsh_codec.commands import (
+    PATH,
+    compression_option,
+    json_option,
+    refusals,
+    root_argument,
+)
 from dsh_codec.commands_logs import Tally, session_members
 from dsh_codec.commands_output import (
     as_cell,
@@ -24,12 +30,11 @@ from dsh_codec.commands_output import (
     write_line,
     write_table,
 )
-from dsh_codec.errors import DshCodecError
 from dsh_codec.find import Session, default_root, find, find_unread
 from dsh_codec.report import Finding, size_text, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from dsh_codec.grouping import By, Moment
@@ -74,16 +79,18 @@ _paths_argument = click.argument(
     "paths",
     type=PATH,
     nargs=-1,
-    help="Roots, session directories or files. Default: the harness's.",
+    help="Roots, session directories or files. Default: the root of the harness.",
 )
 _csv_option = click.option(
     "--csv", "as_csv", is_flag=True, help="CSV with a header line."
 )
 
 
-def _grouping_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options of the commands that sum calls up by group."""
-    for option in (
+def _grouping_options(
+    default: By,
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return a decorator with the options of the commands that sum calls up by group."""
+    options = (
         click.option(
             "--tz",
             "zone",
@@ -105,16 +112,23 @@ def _grouping_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--by",
             multiple=True,
-            help="What to group by: model, or several: project,month.",
+            help="What to group by, several between commas: session, project, lineage, year, "
+            "month, day, hour, provider, model, served_model, outcome, turn, step, seq. "
+            f"Default: {default}.",
         ),
-    ):
-        command = option(command)
-    return command
+    )
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        for option in options:
+            command = option(command)
+        return command
+
+    return decorate
 
 
 @click.command("usage")
 @_paths_argument
-@_grouping_options
+@_grouping_options("day")
 @click.option("--prices", type=PATH, help="Price table in TOML, for costs.")
 @compression_option
 @json_option
@@ -133,14 +147,18 @@ def show_usage(
     as_json: bool,
     as_csv: bool,
 ) -> int:
-    """Sum up tokens: by day, or by month, model, project, session. Each call counts once."""
+    """Sum up tokens: by day, or by month, model, project, session.
+
+    Each call counts once, for the session that made it. `+3?` says that three calls do not tell
+    the figure, `?` that none does.
+    """
     from dsh_codec.prices import PriceTable
     from dsh_codec.usage import COLUMNS, totals_members, usage
 
     _require_one_form(as_json=as_json, as_csv=as_csv)
     _require_span(since, until)
     names = _names(by, "day", daily=daily, monthly=monthly)
-    with _refusals():
+    with refusals():
         table = None if prices is None else PriceTable.load(prices)
         found = usage(
             _sessions(paths, compression, is_json=as_json or as_csv),
@@ -171,7 +189,7 @@ def show_usage(
 
 @click.command("timing")
 @_paths_argument
-@_grouping_options
+@_grouping_options("model")
 @click.option(
     "--per",
     type=click.Choice(["step", "call"]),
@@ -195,13 +213,17 @@ def show_timing(
     as_json: bool,
     as_csv: bool,
 ) -> int:
-    """Show first-token times, output rates, gaps and tool times: by model, or as asked."""
+    """Show how fast answers and tools were: by model, or as asked.
+
+    First tokens (ttft), generation, gaps and tools in milliseconds, output_rate in tokens a
+    second. p50 is the median.
+    """
     from dsh_codec.timing import FIGURES, Distribution, timing
 
     _require_one_form(as_json=as_json, as_csv=as_csv)
     _require_span(since, until)
     names = _names(by, "model", daily=daily, monthly=monthly)
-    with _refusals():
+    with refusals():
         found = timing(
             _sessions(paths, compression, is_json=as_json or as_csv),
             by=names,
@@ -234,12 +256,7 @@ def show_timing(
 
 
 @click.command("find")
-@click.argument(
-    "root",
-    type=PATH,
-    required=False,
-    help="A root or any directory. Default: the harness's.",
-)
+@root_argument
 @click.option("--id", "session_id", help="Only the session of this id.")
 @click.option("--cwd", help="Only sessions of this working directory.")
 @click.option(
@@ -247,7 +264,11 @@ def show_timing(
     type=click.Choice(["root", "fork", "subagent"]),
     help="Only sessions of this kind.",
 )
-@click.option("--scan", is_flag=True, help="Read all rows, not only headers.")
+@click.option(
+    "--scan",
+    is_flag=True,
+    help="Read all rows, not only headers: count events, find damage.",
+)
 @click.option(
     "--all",
     "every_file",
@@ -267,11 +288,11 @@ def find_sessions(
     compression: Any,
     as_json: bool,
 ) -> int:
-    """Find sessions: the file that counts, its state, its parent, what lies beside it.
+    """Find sessions by id, folder or kind, with state and parent.
 
     Exit code 1 or 2 if some of them cannot be read, as `check` has it.
     """
-    with _refusals():
+    with refusals():
         place = default_root() if root is None else root
     tally = Tally()
     lines = []
@@ -327,7 +348,8 @@ def find_sessions(
     "--kind",
     "kinds",
     multiple=True,
-    help="Where to look: answer, or several: prompt,answer.",
+    help="Where to look, several between commas: prompt, injected, answer, reasoning, failed, "
+    "tool-call, tool-result, system, developer, summary, title. Default: everywhere.",
 )
 @click.option(
     "--inherited", "with_inherited", is_flag=True, help="Also what forks inherited."
@@ -349,7 +371,10 @@ def search_text(
     compression: Any,
     as_json: bool,
 ) -> int:
-    """Search all that was said. Shows where, as `session:seq`; the text only with --text."""
+    """Search all that was said.
+
+    Shows where, as `session:seq`; the text only with --text.
+    """
     from dsh_codec.text import search
 
     source = re.escape(pattern) if is_fixed else pattern
@@ -358,7 +383,7 @@ def search_text(
     except re.error as error:
         message = f"{pattern!r} is no regular expression: {error}"
         raise click.BadParameter(message, param_hint="PATTERN") from None
-    with _refusals():
+    with refusals():
         hits = search(
             _sessions(paths, compression, is_json=as_json),
             compiled,
@@ -393,17 +418,6 @@ def search_text(
             cells.append(" ".join(hit.excerpt().split()))
         write_line("\t".join(map(as_cell, cells)))
     return report_errors(hits.errors)
-
-
-@contextmanager
-def _refusals() -> Generator[None]:
-    """Turn what refuses an argument into a message about usage."""
-    try:
-        yield
-    except DshCodecError:
-        raise  # Some of them are a ValueError, too.
-    except (ValueError, RuntimeError) as error:
-        raise click.UsageError(printable(str(error))) from None
 
 
 def _sessions(

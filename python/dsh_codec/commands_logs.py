@@ -9,11 +9,12 @@ import click
 
 from dsh_codec._backend import kernel
 from dsh_codec.commands import (
-    PATH,
     compression_option,
     json_option,
     log_argument,
     mode_option,
+    refusals,
+    root_argument,
 )
 from dsh_codec.commands_output import (
     exit_code_of,
@@ -23,7 +24,7 @@ from dsh_codec.commands_output import (
     write_table,
 )
 from dsh_codec.errors import StreamError
-from dsh_codec.find import Session, find
+from dsh_codec.find import Session, default_root, find
 from dsh_codec.log import Log, open as open_log
 from dsh_codec.report import Finding, size_text, time_text
 
@@ -44,16 +45,18 @@ _last = click.option(
 
 
 @click.command("list")
-@click.argument("root", type=PATH, help="A sessions root or any directory.")
+@root_argument
 @compression_option
 @json_option
-def list_sessions(root: Path, *, compression: Any, as_json: bool) -> int:
+def list_sessions(root: Path | None, *, compression: Any, as_json: bool) -> int:
     """List the sessions under a root, from their headers.
 
-    Exit code 1 or 2 if some of them cannot be read, as `check` has it.
+    `find` does the same with filters, and reads all rows on request. Exit code 1 or 2 if some of them cannot be read, as `check` has it.
     """
     tally = Tally()
-    sessions = map(tally.add, find(root, compression=compression))
+    with refusals():
+        place = default_root() if root is None else root
+    sessions = map(tally.add, find(place, compression=compression))
     if as_json:
         for session in sessions:
             write_json(session_members(session))
@@ -116,7 +119,10 @@ def cat(
     compression: Any,
     as_json: bool,
 ) -> int:
-    """Write events as JSON lines, `sourceEventSeqs` and packed rows written out."""
+    """Write the events of a log as JSON lines.
+
+    `sourceEventSeqs` and packed rows are written out.
+    """
     del as_json  # It is the only form there is.
     with open_log(log, mode=mode, compression=compression) as opened:
         if expand and not types:
@@ -147,7 +153,10 @@ def convert(
     compression: Any,
     as_json: bool,
 ) -> int:
-    """Write attempts as JSON lines, with their streams as records of generation 4."""
+    """Write the attempts of a log as JSON lines.
+
+    Their streams are records of generation 4, whatever generation the log is of.
+    """
     del as_json  # It is the only form there is.
     with open_log(log, mode=mode, compression=compression) as opened:
         for attempt in _attempts(opened, first, last):
@@ -166,7 +175,7 @@ def convert(
 @compression_option
 @json_option
 def info(log: Path, *, mode: Any, compression: Any, as_json: bool) -> int:
-    """Sum up a log: header, frames, events by type, attempts, tokens, times, sizes."""
+    """Sum up a log: header, events, attempts, tokens, times, sizes."""
     from dsh_codec.summary import summarize
 
     with open_log(log, mode=mode, compression=compression) as opened:

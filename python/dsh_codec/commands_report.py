@@ -48,9 +48,9 @@ _BEGINNING = b"<!DOCTYPE html>"
 def report(
     place: Path, *, out: Path | None, content: bool, zone: str, compression: Any
 ) -> int:
-    """Show a log or a root as one HTML page: timeline, speed, tokens, tools, sizes.
+    """Show a log or a root as one HTML page.
 
-    The page loads nothing, and no text of prompts or answers is on it unless asked for.
+    Timeline, speed, tokens, tools and sizes, with a table behind each chart. The page loads nothing, and no text of prompts or answers is on it unless asked for.
     Exit code 1 or 2 if some sessions of a root cannot be read: the page lists them.
     """
     errors: list[Session] = []
