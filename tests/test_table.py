@@ -524,7 +524,7 @@ def test_without_pyarrow_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"pip install dsh-codec\[arrow\]"):
+    with pytest.raises(ImportError, match=r"pip install 'dsh-codec\[arrow\]'"):
         table.sessions(DEMO)
 
 
