@@ -117,6 +117,8 @@ class OsFileSystem:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            raise named(error, path) from None
         finally:
             os.close(descriptor)
 
