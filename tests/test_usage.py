@@ -239,6 +239,13 @@ def test_prices_of_another_type_are_refused(prices: Any) -> None:
         dsh.usage([], prices=prices)
 
 
+@pytest.mark.parametrize("by", [5, None])
+def test_grouping_of_another_type_is_refused(by: Any) -> None:
+    for ask in (dsh.usage, dsh.timing):
+        with pytest.raises(TypeError, match="by is a name"):
+            ask([], by=by)
+
+
 def test_unknown_time_zone_is_refused() -> None:
     for name in ("Nowhere/Land", "../etc/passwd", ""):
         with pytest.raises(ValueError, match="time zone"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from dsh_codec.find import lineage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from dsh_codec._types import Call, Header, TimedCall, TokenSums
 
@@ -71,9 +72,10 @@ class Grouping:
             until: First moment of calls that are not taken any more.
 
         Raises:
-            TypeError: A time zone or moment is something else.
+            TypeError: One of them is of another type.
             ValueError: There is no such thing or time zone, or `since` is after `until`.
         """
+        _require_names(by)
         self.by: tuple[By, ...] = (by,) if isinstance(by, str) else tuple(by)
         for name in self.by:
             if name not in get_args(By):
@@ -227,6 +229,14 @@ def to_ms(moment: Moment, tz: tzinfo) -> int:
     elif moment.tzinfo is None:
         moment = moment.replace(tzinfo=tz)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _require_names(value: object) -> None:
+    if not isinstance(value, Iterable):
+        message = (
+            f"by is a name like 'day', or several of them, not {type(value).__name__}"
+        )
+        raise TypeError(message)
 
 
 def _require_name(value: object) -> None:
