@@ -9,12 +9,14 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
 import dsh_codec as dsh
 from dsh_codec import cli
+from dsh_codec.grouping import By
+from dsh_codec.text import PassageKind
 from small_logs import DEMO, HEADER, PLAIN, ROWS, ZSTD
 
 NEWER = HEADER.replace(b'"version":4', b'"version":9')
@@ -135,7 +137,8 @@ def test_list_shows_bad_sessions_too(run: Any, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_bytes(data)
     result = run("list", tmp_path)
-    assert result.code == 0
+    assert result.code == 2
+    assert result.errors == "dsh-codec: 2 of 3 sessions cannot be read\n"
     assert [line.split("\t")[:3] for line in result.lines] == [
         ["s-1", "current", "v4"],
         ["-", "newer", "v9"],
@@ -146,6 +149,36 @@ def test_list_shows_bad_sessions_too(run: Any, tmp_path: Path) -> None:
     assert rows[0]["id"] == "s-1"
     assert rows[0]["created_at"] == 1000
     assert "version" in rows[2]["error"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["list"],
+        ["find"],
+        ["find", "--scan"],
+        ["check"],
+        ["usage"],
+        ["timing"],
+        ["search", "--fixed", "x"],
+        ["report"],
+    ],
+)
+@pytest.mark.parametrize(("data", "code"), [(HEADER[1:], 1), (NEWER, 2)])
+def test_a_bad_session_is_named_and_the_others_are_shown(
+    run: Any, tmp_path: Path, command: list[str], data: bytes, code: int
+) -> None:
+    """All commands over a root agree: what can be shown is, and the exit code tells."""
+    for name, text in [("a", PLAIN), ("b", data), ("c", PLAIN)]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "session.v4.jsonl").write_bytes(text)
+    sound = run(*command, tmp_path / "a")
+    assert (sound.code, sound.errors) == (0, "")
+    result = run(*command, tmp_path)
+    assert result.code == code
+    assert result.errors != ""
+    assert str(tmp_path / "b") in "\n".join([*result.lines, result.errors])
+    assert len(result.lines) >= len(sound.lines)
 
 
 def test_list_of_a_missing_root_is_unreadable(run: Any, tmp_path: Path) -> None:
@@ -355,6 +388,8 @@ def test_terminal_gets_colours_and_tables() -> None:
         (["search", "--fixed", "a"], "reading"),
         (["migrate", "--dry-run"], "migrating"),
         (["report", "--tz", "UTC"], "reading"),
+        (["find", "--scan"], "scanning"),
+        (["find", "--scan", "--json"], "scanning"),
     ],
 )
 def test_progress_is_for_whoever_looks_at_the_errors(
@@ -401,11 +436,19 @@ def test_every_command_has_help(run: Any) -> None:
     lines = run("--help").lines
     names = [line.split()[0] for line in lines[lines.index("Commands:") + 1 :] if line]
     assert {"check", "list", "usage", "replay"} <= set(names)
+    assert not [line for line in lines[1:] if line.endswith("...")]  # What is cut off.
     for name in names:
         result = run(name, "--help")
         assert result.code == 0
         assert result.lines[0].startswith(f"Usage: dsh-codec {name} ")
         assert result.lines[2].startswith("  ")  # What it does.
+
+
+def test_help_names_what_may_be_asked_for(run: Any) -> None:
+    for command, choices in (("usage", By), ("timing", By), ("search", PassageKind)):
+        shown = " ".join(" ".join(run(command, "--help").lines).split())
+        assert ", ".join(get_args(choices)) in shown
+        assert "Default: " in shown
 
 
 def test_shell_completion(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,6 +494,38 @@ def test_a_name_cannot_forge_a_line_or_a_cell(
         run("check", "-v", DEMO / "v4").lines
     )
     assert len(run("migrate", "--dry-run", place).lines) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+@pytest.mark.parametrize("place", ["/dev/full", "pipe", "read only"])
+def test_messages_that_cannot_be_written_change_no_exit_code(
+    run: Any, tmp_path: Path, place: str
+) -> None:
+    bad = tmp_path / "bad"
+    bad.write_bytes(PLAIN[:-3])
+    for command in (
+        ["check", str(DEMO)],
+        ["check", str(tmp_path / "gone")],
+        ["usage", str(tmp_path / "gone")],
+        ["cat", str(bad)],
+        ["list", "--bad"],
+    ):
+        expected = run(*command)
+        if place == "pipe":
+            reader, errors = os.pipe()
+            os.close(reader)
+        else:
+            flags = os.O_WRONLY if place == "/dev/full" else os.O_RDONLY
+            errors = os.open(place if place == "/dev/full" else os.devnull, flags)
+        found = subprocess.run(  # noqa: S603 - this interpreter
+            [sys.executable, "-m", "dsh_codec.cli", *command],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            check=False,
+        )
+        os.close(errors)
+        assert found.returncode == expected.code
+        assert found.stdout.decode().splitlines() == expected.lines
 
 
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])

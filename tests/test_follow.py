@@ -334,6 +334,13 @@ def test_interval_is_a_number_of_milliseconds(tmp_path: Path, interval: float) -
         follow(path, interval_ms=interval)
 
 
+@pytest.mark.parametrize("cursor", [5, [1, 2], {}, ()])
+def test_cursor_of_another_type_is_refused(tmp_path: Path, cursor: Any) -> None:
+    path = make_log(tmp_path, [ALL[:1]])
+    with pytest.raises(TypeError, match="cursor is a Cursor"):
+        follow(path, cursor)
+
+
 def test_async_iteration(tmp_path: Path) -> None:
     path = make_log(tmp_path, [ALL[:1]])
 
@@ -352,6 +359,43 @@ def test_async_iteration(tmp_path: Path) -> None:
         return seen
 
     assert seqs(asyncio.run(run())) == list(range(7))
+
+
+def test_closed_follower_gives_nothing(tmp_path: Path) -> None:
+    """As a closed file: reading is refused, and a read that runs ends."""
+    path = make_log(tmp_path, [ALL[:3]])
+    following = follow(path)
+    running = following.poll()
+    assert next(running) is not None
+    following.close()
+    assert list(running) == []
+    with pytest.raises(ValueError, match="closed"):
+        following.poll()
+    assert list(following) == []
+    cursor = following.cursor
+    assert cursor is not None
+    assert seqs(follow(path, cursor).poll()) == [1, 2]
+
+
+def test_closed_follower_gives_nothing_to_a_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_log(tmp_path, [ALL[:3]])
+    following = follow(path)
+
+    async def take() -> list[Any]:
+        return [item async for item in following]
+
+    module: Any = sys.modules[follow.__module__]
+    read = module._take
+
+    def read_and_close(steps: Any) -> Any:
+        following.close()  # While the task waits for what is read.
+        return read(steps)
+
+    monkeypatch.setattr(module, "_take", read_and_close)
+    assert asyncio.run(take()) == []
+    assert following.cursor is None
 
 
 def test_close_from_another_thread_ends_the_wait(tmp_path: Path) -> None:

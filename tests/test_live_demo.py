@@ -199,11 +199,19 @@ def test_command_that_disagrees_ends_with_one(
     assert ran.lines[-1].startswith("viewer 2: does not show the log")
 
 
-@pytest.mark.parametrize("speed", ["0", "-1", "x"])
+@pytest.mark.parametrize("speed", ["0", "-1", "x", "nan", "inf", "-inf"])
 def test_command_of_no_speed_is_a_usage_error(
     run: Callable[..., Ran], speed: str
 ) -> None:
-    assert run("live-demo", "--speed", speed).code == 64
+    result = run("live-demo", "--speed", speed)
+    assert result.code == 64
+    assert "'--speed'" in result.errors
+
+
+@pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf"), "1"])
+def test_demo_of_no_speed_is_refused(tmp_path: Path, speed: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"^speed "):
+        Demo(tmp_path, speed=speed)
 
 
 def test_command_finds_a_log_in_its_place(

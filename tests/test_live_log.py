@@ -529,3 +529,28 @@ def test_viewer_of_a_host_on_disk_shows_the_log(tmp_path: Path) -> None:
             kinds += [getattr(output, "kind", "") for output in viewer.outputs()]
         assert kinds == ["replace", "append", "append", "append", "settle-assistant"]
         assert [entry.event for entry in viewer.window.entries] == stored(tmp_path)
+
+
+def test_host_refuses_what_does_not_fit_where_its_log_is_asked_to(
+    tmp_path: Path,
+) -> None:
+    bad = {"type": "turn/start", "data": {"turn": "a"}}
+    with WriterLog.create(tmp_path, HEADER, clock=lambda: 7, check="read") as log:
+        host = Host(log, clock=lambda: 7)
+        for _ in range(2):
+            with pytest.raises(dsh.RowError, match=r"L2\.turn-start"):
+                host.append(bad)
+        assert host.append({"type": "turn/start", "data": {"turn": 1}}) == 0
+
+    async def again() -> None:
+        async with await AsyncWriterLog.open(
+            log.writer.path, clock=lambda: 7, check="read"
+        ) as opened:
+            later = Host(opened, clock=lambda: 7)
+            with pytest.raises(dsh.RowError, match=r"L2\.turn-start"):
+                await later.append_async(bad)
+            event = {"type": "step/start", "data": WHERE}
+            assert await later.append_async(event) == 1
+
+    asyncio.run(again())
+    assert dsh.check(log.writer.path).is_sound

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
 import dsh_codec as dsh
+from dsh_codec.check import check_many
 from small_logs import DEMO, HEADER, HEADER_V0, PLAIN, ROWS, ZSTD, seqs_and_error, zstd
 
 if TYPE_CHECKING:
@@ -47,6 +49,57 @@ def test_open_takes_any_bytes(data: bytes, wrap: type) -> None:
         assert log.generation == 4
         assert log.path is None
         assert log.file_bytes == len(data)
+
+
+class Endless(io.RawIOBase):
+    """A pipe whose writer never stops."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        return len(buffer)
+
+
+def test_pipe_has_a_limit() -> None:
+    with pytest.raises(dsh.LimitExceededError) as caught:
+        dsh.open(Endless(), max_spooled_bytes=1 << 20)
+    assert (caught.value.limit, caught.value.value) == ("max_spooled_bytes", 1 << 20)
+    report = dsh.check(Endless(), max_spooled_bytes=1 << 20)
+    assert (report.status, report.exit_code) == ("unreadable", 2)
+    assert "raise max_spooled_bytes" in report.text()
+    count = len(PLAIN)
+    assert dsh.check(Pipe(PLAIN), max_spooled_bytes=count).is_sound
+    with pytest.raises(dsh.LimitExceededError):
+        dsh.open(Pipe(PLAIN), max_spooled_bytes=count - 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_named_pipe_is_read_within_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    for limit, status in ((len(PLAIN), "sound"), (len(PLAIN) - 1, "unreadable")):
+        for ask in (
+            dsh.check,
+            lambda path, **more: next(check_many([path], **more)),
+        ):
+            writer = threading.Thread(
+                target=path.write_bytes, args=(PLAIN,), daemon=True
+            )
+            writer.start()
+            report = ask(path, max_spooled_bytes=limit)
+            writer.join(10)
+            assert (report.status, report.path) == (status, str(path))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no devices here")
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_device_is_no_log(device: str) -> None:
+    with pytest.raises(dsh.LayoutError, match="from a device"):
+        dsh.open(device)
+    assert dsh.check(device).exit_code == 2
+    with pytest.raises(dsh.LayoutError, match="from a device"):
+        list(dsh.find(device))
 
 
 @pytest.mark.parametrize("data", [PLAIN, ZSTD], ids=["plain", "zstd"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -364,7 +365,12 @@ def test_synthesized_stream() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"match": "turn"}, {"pace": "slow"}, {"pace": Recorded(-1)}],
+    [
+        {"match": "turn"},
+        {"pace": "slow"},
+        {"pace": Recorded(-1)},
+        {"pace": Recorded(math.inf)},
+    ],
 )
 def test_wrong_arguments(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not"):

@@ -145,6 +145,12 @@ def test_answers_carry_the_recorded_content(wire: str, scenario: str) -> None:
                 assert hit == recorded["cacheReadTokens"]
 
 
+def test_server_of_no_model_is_refused() -> None:
+    model: Any = 5
+    with pytest.raises(TypeError, match="model is a ReplayModel"):
+        ReplayServer(model)
+
+
 def test_failed_attempts_fail_as_recorded() -> None:
     """A status and its headers first; a stream that broke off lacks its last events."""
     with (

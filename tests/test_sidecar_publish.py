@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from dsh_codec.sidecar import PROJECTION
 from dsh_codec.sidecar_file import SidecarWriter, sidecar_filename
 from dsh_codec.sidecar_publish import drop_reasoning_to, projection_filename
 from small_logs import DEMO, shared_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CORPUS = shared_folder("DSH_CORPUS", "corpus", "real")
 LOGS: list[dict[str, Any]] = json.loads((CORPUS / "index.json").read_text("utf-8"))[
@@ -143,6 +141,17 @@ def test_nothing_is_left_of_a_split_or_join_that_fails(tmp_path: Path) -> None:
         with pytest.raises(FileExistsError):
             dsh.join_to(full, sidecar, made.sidecar)
     assert list(tmp_path.iterdir()) == [made.sidecar]
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder takes nothing")
+def test_folder_that_takes_nothing_is_told_by_the_name_that_was_meant() -> None:
+    folder = Path("/proc/self")
+    with dsh.open(DEMO / "v4") as log:
+        for write in (dsh.split_to, drop_reasoning_to):
+            with pytest.raises(OSError, match="No such file") as caught:
+                write(log, folder)
+            assert Path(caught.value.filename).parent == folder
+            assert not caught.value.filename.endswith(".tmp")
 
 
 @pytest.mark.parametrize("path", CURRENT)

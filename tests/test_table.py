@@ -524,7 +524,7 @@ def test_without_pyarrow_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"pip install dsh-codec\[arrow\]"):
+    with pytest.raises(ImportError, match=r"pip install 'dsh-codec\[arrow\]'"):
         table.sessions(DEMO)
 
 
@@ -579,6 +579,23 @@ def test_parquet_is_replaced_only_when_it_is_complete(
     assert stored.metadata.row_group(0).column(0).compression == "SNAPPY"
     assert pl.read_parquet(path).height == 2015
     assert [each.name for each in tmp_path.iterdir()] == ["x.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda folder: folder / "none" / "x.parquet", FileNotFoundError),
+        (lambda folder: folder, OSError),
+    ],
+)
+def test_parquet_that_has_no_place_names_the_path_that_was_given(
+    tmp_path: Path, make: Any, error: type[OSError]
+) -> None:
+    path = make(tmp_path)
+    with pytest.raises(error) as caught:
+        table.sessions(DEMO).write_parquet(path)
+    assert (caught.value.filename, caught.value.filename2) == (str(path), None)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("places", [None, 5, b"{}", bytearray(), memoryview(b"")])

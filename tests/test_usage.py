@@ -180,6 +180,18 @@ def test_bounds_are_half_open() -> None:
     assert dsh.usage(log, since=moment).totals.input == 4
 
 
+@pytest.mark.parametrize("ask", [dsh.usage, dsh.timing])
+def test_bounds_out_of_order_are_refused(ask: Any) -> None:
+    for since, until in (
+        (NOON + 1, NOON),
+        (date(2023, 11, 15), NOON),
+        (date(2023, 2, 1), date(2023, 1, 1)),
+    ):
+        with pytest.raises(ValueError, match=r"since .* must not be after until"):
+            ask(DEMO, since=since, until=until)
+    assert ask(DEMO, since=NOON, until=NOON).log_count > 0
+
+
 def test_inherited_calls_count_for_the_parent_only(tmp_path: Path) -> None:
     """Spec 80 §2; a resume marker moves nothing."""
     parent = Session("a", [call(tokens(1, 1)), event("session/end-seed", {})])
@@ -211,6 +223,27 @@ def test_compacted_messages_and_compactions_are_billed() -> None:
 def test_unknown_grouping_is_refused(by: Any) -> None:
     with pytest.raises(ValueError, match="grouped by"):
         dsh.usage([], by=by)
+
+
+@pytest.mark.parametrize("tz", [5, None, b"UTC"])
+def test_time_zone_of_another_type_is_refused(tz: Any) -> None:
+    with pytest.raises(TypeError, match="tz is a tzinfo"):
+        dsh.usage([], tz=tz)
+    with pytest.raises(TypeError, match="tz is a tzinfo"):
+        dsh.html_report(DEMO, tz=tz)
+
+
+@pytest.mark.parametrize("prices", [{}, 5, "prices.toml"])
+def test_prices_of_another_type_are_refused(prices: Any) -> None:
+    with pytest.raises(TypeError, match="prices is a PriceTable"):
+        dsh.usage([], prices=prices)
+
+
+@pytest.mark.parametrize("by", [5, None])
+def test_grouping_of_another_type_is_refused(by: Any) -> None:
+    for ask in (dsh.usage, dsh.timing):
+        with pytest.raises(TypeError, match="by is a name"):
+            ask([], by=by)
 
 
 def test_unknown_time_zone_is_refused() -> None:
@@ -387,6 +420,19 @@ def test_command_refuses_what_does_not_exist(
     run: Any, root: Path, arguments: list[str]
 ) -> None:
     assert run("usage", root, *arguments).code == 64
+
+
+@pytest.mark.parametrize("command", ["usage", "timing"])
+def test_command_refuses_bounds_between_which_nothing_lies(
+    run: Any, root: Path, command: str
+) -> None:
+    for since, until in (("1h", "2h"), ("2023-11-15", "2023-11-14")):
+        result = run(command, root, "--since", since, "--until", until)
+        assert (result.code, result.lines) == (64, [])
+        assert "after until" in result.errors
+    same = run(command, root, "--since", "2023-11-14", "--until", "2023-11-14")
+    assert same.code == 64
+    assert "does not count any more" in same.errors
 
 
 def test_relative_moments(run: Any, root: Path) -> None:

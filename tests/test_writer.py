@@ -336,6 +336,95 @@ def test_bad_event_refuses_the_whole_batch(
     assert read(path) == ALL[:3]
 
 
+# --- rules over the whole log (30 §7 to §10) ---
+
+UNFIT = [
+    ({"type": "turn/start", "data": {"turn": "a"}}, "read", "L2.turn-start"),
+    ({"type": "turn/end", "data": {"turn": 7}}, "read", "L2.turn-end"),
+    ({"type": "x/unknown", "data": {}}, "read", "V1"),
+    (
+        {"type": "request/header", "data": {"header": {"config": {}}}},
+        "restore",
+        "L4.request-header",
+    ),
+]
+
+
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize(("event", "level", "rule"), UNFIT)
+def test_batch_that_does_not_fit_the_log_is_refused_where_asked(
+    tmp_path: Path, stored: Any, event: dict[str, Any], level: Any, rule: str
+) -> None:
+    bad = {**event, "seq": 4, "time": 1}
+    path = make_log(tmp_path / "plain", [ALL[:4], [bad]], stored)
+    found = dsh.check(path, level=level)
+    assert [finding.rule for finding in found.findings][:1] == [rule]
+    with Writer.create(
+        tmp_path / "new", HEADER, compression=stored, files=QUIET, check=level
+    ) as writer:
+        for _ in range(2):  # Whatever was refused has left nothing behind.
+            writer.append(ALL[writer.next_seq : writer.next_seq + 2])
+            with pytest.raises(dsh.DshCodecError) as caught:
+                writer.append([{**bad, "seq": writer.next_seq}])
+            assert (caught.value.rule, caught.value.path) == (rule, writer.path)
+        assert writer.append(ALL[4:]) == len(ALL)
+    with Writer.open(writer.path, files=QUIET, check=level) as again:
+        with pytest.raises(dsh.DshCodecError):
+            again.append([{**bad, "seq": len(ALL)}])
+        assert again.next_seq == len(ALL)
+    assert dsh.check(writer.path, level=level).is_sound
+    assert read(Path(writer.path)) == ALL
+
+
+def test_check_of_batches_counts_what_is_held_back(tmp_path: Path) -> None:
+    with Writer.create(
+        tmp_path, HEADER, files=QUIET, window_ms=1e9, check="read"
+    ) as writer:
+        writer.enqueue(ALL[:1])
+        for _ in range(2):
+            with pytest.raises(dsh.RowError, match=r"L2\.turn-start"):
+                writer.enqueue([{**ALL[0], "seq": writer.next_seq}])
+            writer.enqueue([ALL[writer.next_seq]])
+        assert writer.stored_count == 0
+    assert read(Path(writer.path)) == ALL[:3]
+
+
+@pytest.mark.parametrize("check", ["scan", "read", "full"])
+def test_batch_that_the_system_refused_can_be_tried_again(
+    tmp_path: Path, check: Any
+) -> None:
+    files = FaultyFileSystem("write", 3)  # Header, first batch, second batch.
+    with Writer.create(tmp_path, HEADER, files=files, check=check) as writer:
+        writer.append(ALL[:2])
+        with pytest.raises(OSError, match="Input/output error"):
+            writer.append(ALL[2:4])
+        writer.append(ALL[2:5])
+    assert dsh.check(writer.path, level="full").is_sound
+    assert read(Path(writer.path)) == ALL[:5]
+
+
+def test_check_of_batches_sees_what_a_reader_sees(tmp_path: Path) -> None:
+    """A number that is no whole one in Python is one in the log."""
+    with Writer.create(tmp_path, HEADER, files=QUIET, check="restore") as writer:
+        writer.append([{**ALL[0], "data": {"turn": 1.0}}, *ALL[1:5]])
+    assert dsh.check(writer.path, level="restore").is_sound
+
+
+def test_level_of_the_check_is_one_of_four(tmp_path: Path) -> None:
+    level: Any = "deep"
+    with pytest.raises(ValueError, match="check is one of"):
+        Writer.create(tmp_path, HEADER, check=level)
+
+
+def test_open_refuses_what_its_level_refuses(tmp_path: Path) -> None:
+    event, _, rule = UNFIT[-1]
+    path = make_log(tmp_path, [ALL[:4], [{**event, "seq": 4, "time": 1}]])
+    Writer.open(path).close()
+    with pytest.raises(dsh.CorruptLogError) as caught:
+        Writer.open(path, check="restore")
+    assert caught.value.rule == rule
+
+
 def test_sources_are_written_as_ranges(tmp_path: Path) -> None:
     """Spec 10 §6."""
     path = make_log(tmp_path, [ALL[:5]])

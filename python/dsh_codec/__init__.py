@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from dsh_codec.check import (
         check,
+        check_many,
     )
     from dsh_codec.errors import (
         CorruptLogError,
@@ -240,6 +241,7 @@ __all__ = [
     "backend",
     "calls",
     "check",
+    "check_many",
     "decode_segment",
     "default_root",
     "dump",
@@ -298,7 +300,10 @@ _HOMES = {
         "Call",
         "calls",
     ),
-    "check": ("check",),
+    "check": (
+        "check",
+        "check_many",
+    ),
     "errors": (
         "CorruptLogError",
         "DshCodecError",

@@ -19,6 +19,7 @@ from dsh_codec.limits import (
     MAX_FRAME_PLAIN_BYTES,
     MAX_PACKED_EVENTS,
     MAX_ROW_BYTES,
+    MAX_SPOOLED_BYTES,
 )
 from dsh_codec.log import Log, check_arguments, open as open_log
 from dsh_codec.report import Finding, Level, Report, Status
@@ -54,6 +55,7 @@ def check(
     max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
     max_depth: int = MAX_DEPTH,
     max_packed_events: int = MAX_PACKED_EVENTS,
+    max_spooled_bytes: int = MAX_SPOOLED_BYTES,
 ) -> Report:
     """Check a log and report what was found; a bad log is a report, not an exception.
 
@@ -71,6 +73,7 @@ def check(
         max_frame_plain_bytes: Bytes of plaintext in one frame.
         max_depth: Nested arrays and objects in a row.
         max_packed_events: Events of one packed row.
+        max_spooled_bytes: Bytes of a pipe that are copied.
 
     Returns:
         The report.
@@ -88,6 +91,7 @@ def check(
         mode,
         compression,
         generation,
+        max_spooled_bytes,
         max_row_bytes=max_row_bytes,
         max_frame_plain_bytes=max_frame_plain_bytes,
         max_depth=max_depth,
@@ -109,6 +113,7 @@ def check_many(
     max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
     max_depth: int = MAX_DEPTH,
     max_packed_events: int = MAX_PACKED_EVENTS,
+    max_spooled_bytes: int = MAX_SPOOLED_BYTES,
 ) -> Iterator[Report]:
     """Check many logs, on several threads; each gets the report that `check` gives.
 
@@ -125,6 +130,7 @@ def check_many(
         max_frame_plain_bytes: As for `check`.
         max_depth: As for `check`.
         max_packed_events: As for `check`.
+        max_spooled_bytes: As for `check`.
 
     Returns:
         The reports, in the order of the paths, batch by batch.
@@ -144,6 +150,7 @@ def check_many(
         mode,
         compression,
         generation,
+        max_spooled_bytes,
         max_row_bytes=max_row_bytes,
         max_frame_plain_bytes=max_frame_plain_bytes,
         max_depth=max_depth,
@@ -159,6 +166,7 @@ class _Request(NamedTuple):
     mode: Mode
     compression: Compression | None
     generation: int | None
+    max_spooled_bytes: int
     limits: dict[str, Any]
 
     @classmethod
@@ -168,13 +176,14 @@ class _Request(NamedTuple):
         mode: Mode,
         compression: Compression | None,
         generation: int | None,
+        max_spooled_bytes: int,
         **limits: int,
     ) -> _Request:
         check_arguments(mode=mode, compression=compression, generation=generation)
         if level not in LEVELS:
             message = f"level is one of {', '.join(LEVELS)}, not {level!r}"
             raise ValueError(message)
-        return cls(level, mode, compression, generation, limits)
+        return cls(level, mode, compression, generation, max_spooled_bytes, limits)
 
     def open(self, source: SourceLike) -> Log:
         return open_log(
@@ -182,6 +191,7 @@ class _Request(NamedTuple):
             mode=self.mode,
             compression=self.compression,
             generation=self.generation,
+            max_spooled_bytes=self.max_spooled_bytes,
             **self.limits,
         )
 

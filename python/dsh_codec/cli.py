@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_closed_streams()
     try:
+        return _run(argv)
+    finally:
+        _drop_unwritten_errors()
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
         from dsh_codec import commands
 
         code = commands.run(sys.argv[1:] if argv is None else argv)
@@ -39,10 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "dsh_codec"):
             raise
-        sys.stderr.write(
-            f"dsh-codec: this needs the package {missing!r}, which is not installed. "
-            "Install it with: pip install 'dsh-codec[cli]'\n"
-        )
+        with suppress(OSError):
+            sys.stderr.write(
+                f"dsh-codec: this needs the package {missing!r}, which is not installed. "
+                "Install it with: pip install 'dsh-codec[cli]'\n"
+            )
         return EXIT_UNREADABLE
     except BrokenPipeError:
         # Nobody reads on. Python would complain again when it flushes at exit.
@@ -67,6 +76,18 @@ def _open_closed_streams() -> None:
                 os.close(opened)
             mode = "r" if number == 0 else "w"
             setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
+def _drop_unwritten_errors() -> None:
+    """Drop what the standard error output did not take.
+
+    Python would try again when it ends, and end with a code of its own.
+    """
+    try:
+        sys.stderr.flush()
+    except OSError:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no path of anybody
+            os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
 if __name__ == "__main__":

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import importlib
 import os
+from contextlib import contextmanager, suppress
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dsh_codec.commands_output import complain, write_line
+from dsh_codec.commands_output import complain, printable, write_line
 from dsh_codec.errors import DshCodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
-__all__ = ["EXIT_USAGE", "LazyGroup", "run"]
+__all__ = ["EXIT_USAGE", "LazyGroup", "require_finite", "run"]
 
 EXIT_USAGE: Final = 64
 
@@ -105,7 +107,14 @@ def _show_version(context: click.Context, _: click.Parameter, value: Any) -> Non
     help="Say which version this is.",
 )
 def _app() -> None:
-    """Check, list and read session logs of the DeepSeek Harness."""
+    """Check, list and read session logs of the DeepSeek Harness.
+
+    A session is a directory with a log in it, a root holds many of them. Commands that are given
+    no root read that of the harness: $DSH_HOME/sessions, or else ~/.dsh/sessions.
+
+    Exit codes: 0 sound, 1 damaged, 2 newer, unsupported or unreadable, 64 wrong usage; the
+    highest of all logs.
+    """
 
 
 def run(argv: Sequence[str]) -> int:
@@ -126,10 +135,30 @@ def run(argv: Sequence[str]) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         return EXIT_USAGE
     except (DshCodecError, OSError) as error:
         return complain(error)
+
+
+def require_finite(_: click.Context, __: click.Parameter, value: float) -> float:
+    """Refuse infinity, and NaN, which passes every range, as the value of an option."""
+    if not isfinite(value):
+        message = f"{value} is no finite number."
+        raise click.BadParameter(message)
+    return value
+
+
+@contextmanager
+def refusals() -> Generator[None]:
+    """Turn what refuses an argument into a message about usage."""
+    try:
+        yield
+    except DshCodecError:
+        raise  # Some of them are a ValueError, too.
+    except (ValueError, RuntimeError) as error:
+        raise click.UsageError(printable(str(error))) from None
 
 
 PATH: Final[click.Path] = click.Path(path_type=Path)
@@ -139,6 +168,12 @@ log_argument = click.argument(
 )
 logs_argument = click.argument(
     "paths", type=PATH, nargs=-1, help="Files, session directories or roots."
+)
+root_argument = click.argument(
+    "root",
+    type=PATH,
+    required=False,
+    help="A root or any directory. Default: the root of the harness.",
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="JSON, one object a line."

@@ -6,30 +6,35 @@ import csv
 import io
 import re
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from dsh_codec.commands import PATH, compression_option, json_option
-from dsh_codec.commands_logs import session_members
+from dsh_codec.commands import (
+    PATH,
+    compression_option,
+    json_option,
+    refusals,
+    root_argument,
+)
+from dsh_codec.commands_logs import Tally, session_members
 from dsh_codec.commands_output import (
     as_cell,
-    exit_code_of,
     printable,
+    report_errors,
     say,
     with_progress,
     write_json,
     write_line,
     write_table,
 )
-from dsh_codec.errors import DshCodecError
-from dsh_codec.find import Session, default_root, find
+from dsh_codec.find import Session, default_root, find, find_unread
 from dsh_codec.report import Finding, size_text, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from dsh_codec.grouping import By, Moment
@@ -74,16 +79,18 @@ _paths_argument = click.argument(
     "paths",
     type=PATH,
     nargs=-1,
-    help="Roots, session directories or files. Default: the harness's.",
+    help="Roots, session directories or files. Default: the root of the harness.",
 )
 _csv_option = click.option(
     "--csv", "as_csv", is_flag=True, help="CSV with a header line."
 )
 
 
-def _grouping_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options of the commands that sum calls up by group."""
-    for option in (
+def _grouping_options(
+    default: By,
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return a decorator with the options of the commands that sum calls up by group."""
+    options = (
         click.option(
             "--tz",
             "zone",
@@ -105,16 +112,23 @@ def _grouping_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--by",
             multiple=True,
-            help="What to group by: model, or several: project,month.",
+            help="What to group by, several between commas: session, project, lineage, year, "
+            "month, day, hour, provider, model, served_model, outcome, turn, step, seq. "
+            f"Default: {default}.",
         ),
-    ):
-        command = option(command)
-    return command
+    )
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        for option in options:
+            command = option(command)
+        return command
+
+    return decorate
 
 
 @click.command("usage")
 @_paths_argument
-@_grouping_options
+@_grouping_options("day")
 @click.option("--prices", type=PATH, help="Price table in TOML, for costs.")
 @compression_option
 @json_option
@@ -133,13 +147,18 @@ def show_usage(
     as_json: bool,
     as_csv: bool,
 ) -> int:
-    """Sum up tokens: by day, or by month, model, project, session. Each call counts once."""
+    """Sum up tokens: by day, or by month, model, project, session.
+
+    Each call counts once, for the session that made it. `+3?` says that three calls do not tell
+    the figure, `?` that none does.
+    """
     from dsh_codec.prices import PriceTable
     from dsh_codec.usage import COLUMNS, totals_members, usage
 
     _require_one_form(as_json=as_json, as_csv=as_csv)
+    _require_span(since, until)
     names = _names(by, "day", daily=daily, monthly=monthly)
-    with _refusals():
+    with refusals():
         table = None if prices is None else PriceTable.load(prices)
         found = usage(
             _sessions(paths, compression, is_json=as_json or as_csv),
@@ -165,12 +184,12 @@ def show_usage(
         if table is not None:
             titles.append(f"cost {found.currency or ''}".rstrip())
         write_table(titles, lines)
-    return _report_errors(found.errors)
+    return report_errors(found.errors)
 
 
 @click.command("timing")
 @_paths_argument
-@_grouping_options
+@_grouping_options("model")
 @click.option(
     "--per",
     type=click.Choice(["step", "call"]),
@@ -194,12 +213,17 @@ def show_timing(
     as_json: bool,
     as_csv: bool,
 ) -> int:
-    """Show first-token times, output rates, gaps and tool times: by model, or as asked."""
+    """Show how fast answers and tools were: by model, or as asked.
+
+    First tokens (ttft), generation, gaps and tools in milliseconds, output_rate in tokens a
+    second. p50 is the median.
+    """
     from dsh_codec.timing import FIGURES, Distribution, timing
 
     _require_one_form(as_json=as_json, as_csv=as_csv)
+    _require_span(since, until)
     names = _names(by, "model", daily=daily, monthly=monthly)
-    with _refusals():
+    with refusals():
         found = timing(
             _sessions(paths, compression, is_json=as_json or as_csv),
             by=names,
@@ -228,16 +252,11 @@ def show_timing(
         if len(lines) != 1:
             lines.append(_total_line(len(names), _timing_cells(found.totals)))
         write_table([*names, per + "s", *titles], lines)
-    return _report_errors(found.errors)
+    return report_errors(found.errors)
 
 
 @click.command("find")
-@click.argument(
-    "root",
-    type=PATH,
-    required=False,
-    help="A root or any directory. Default: the harness's.",
-)
+@root_argument
 @click.option("--id", "session_id", help="Only the session of this id.")
 @click.option("--cwd", help="Only sessions of this working directory.")
 @click.option(
@@ -245,7 +264,11 @@ def show_timing(
     type=click.Choice(["root", "fork", "subagent"]),
     help="Only sessions of this kind.",
 )
-@click.option("--scan", is_flag=True, help="Read all rows, not only headers.")
+@click.option(
+    "--scan",
+    is_flag=True,
+    help="Read all rows, not only headers: count events, find damage.",
+)
 @click.option(
     "--all",
     "every_file",
@@ -265,12 +288,24 @@ def find_sessions(
     compression: Any,
     as_json: bool,
 ) -> int:
-    """Find sessions: the file that counts, its state, its parent, what lies beside it."""
-    with _refusals():
+    """Find sessions by id, folder or kind, with state and parent.
+
+    Exit code 1 or 2 if some of them cannot be read, as `check` has it.
+    """
+    with refusals():
         place = default_root() if root is None else root
-    code = 0
+    tally = Tally()
     lines = []
-    for session in find(place, scan=scan, compression=compression):
+    sessions = find(place, scan=scan, compression=compression)
+    if scan:
+        # Names are listed much faster than files are read.
+        sessions = with_progress(
+            sessions,
+            "scanning",
+            count=lambda: sum(1 for _ in find_unread(place, compression=compression)),
+            is_json=as_json,
+        )
+    for session in sessions:
         fields = {} if session.header is None else session.header.fields
         if (
             session_id not in (None, session.id)
@@ -278,8 +313,7 @@ def find_sessions(
             or lineage not in (None, session.lineage)
         ):
             continue
-        if session.error is not None:
-            code = max(code, exit_code_of(session.error))
+        tally.add(session)
         if as_json:
             members = session_members(session)
             if scan:
@@ -300,7 +334,7 @@ def find_sessions(
     if not as_json:
         titles = ["session", "status", "gen", "size", "events", "created"]
         write_table([*titles, "lineage", "path"], lines)
-    return code
+    return tally.finish(is_json=as_json)
 
 
 @click.command("search")
@@ -314,7 +348,8 @@ def find_sessions(
     "--kind",
     "kinds",
     multiple=True,
-    help="Where to look: answer, or several: prompt,answer.",
+    help="Where to look, several between commas: prompt, injected, answer, reasoning, failed, "
+    "tool-call, tool-result, system, developer, summary, title. Default: everywhere.",
 )
 @click.option(
     "--inherited", "with_inherited", is_flag=True, help="Also what forks inherited."
@@ -336,7 +371,10 @@ def search_text(
     compression: Any,
     as_json: bool,
 ) -> int:
-    """Search all that was said. Shows where, as `session:seq`; the text only with --text."""
+    """Search all that was said.
+
+    Shows where, as `session:seq`; the text only with --text.
+    """
     from dsh_codec.text import search
 
     source = re.escape(pattern) if is_fixed else pattern
@@ -345,7 +383,7 @@ def search_text(
     except re.error as error:
         message = f"{pattern!r} is no regular expression: {error}"
         raise click.BadParameter(message, param_hint="PATTERN") from None
-    with _refusals():
+    with refusals():
         hits = search(
             _sessions(paths, compression, is_json=as_json),
             compiled,
@@ -379,18 +417,7 @@ def search_text(
         if with_text:
             cells.append(" ".join(hit.excerpt().split()))
         write_line("\t".join(map(as_cell, cells)))
-    return _report_errors(hits.errors)
-
-
-@contextmanager
-def _refusals() -> Generator[None]:
-    """Turn what refuses an argument into a message about usage."""
-    try:
-        yield
-    except DshCodecError:
-        raise  # Some of them are a ValueError, too.
-    except (ValueError, RuntimeError) as error:
-        raise click.UsageError(printable(str(error))) from None
+    return report_errors(hits.errors)
 
 
 def _sessions(
@@ -403,12 +430,22 @@ def _sessions(
         if not sessions:
             say(f"dsh-codec: no sessions under {path}")
         found += sessions
-    return with_progress(found, "reading", is_json=is_json)
+    return with_progress(found, "reading", count=found.__len__, is_json=is_json)
 
 
 def _require_one_form(*, as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
         message = "--json and --csv are two forms: choose one"
+        raise click.UsageError(message)
+
+
+def _require_span(since: Moment | None, until: Moment | None) -> None:
+    """Refuse one day named twice: its end was meant, and nothing would be counted."""
+    if since is not None and since == until:
+        message = (
+            "--until is the first moment that does not count any more: "
+            "for a whole day, name the next one"
+        )
         raise click.UsageError(message)
 
 
@@ -503,13 +540,3 @@ def _write_csv(titles: list[str], rows: list[list[Any]]) -> None:
             [printable(cell) if isinstance(cell, str) else cell for cell in row]
         )
     sys.stdout.buffer.write(text.getvalue().encode())
-
-
-def _report_errors(errors: Sequence[Session]) -> int:
-    code = 0
-    for session in errors:
-        assert session.error is not None  # noqa: S101 - that is what they are listed for
-        code = max(code, exit_code_of(session.error))
-        place = "" if session.path in str(session.error) else f"{session.path}: "
-        say(f"dsh-codec: not counted: {place}{session.error}")
-    return code

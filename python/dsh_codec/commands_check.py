@@ -30,9 +30,12 @@ __all__ = ["check"]
     "--level",
     type=click.Choice(["scan", "read", "restore", "full"]),
     default="read",
-    help="How deep to check.",
+    help="How deep to check. scan: rows; read: also what the harness asks of a read; restore: "
+    "also whether it can be resumed; full: also whether streams and messages agree.",
 )
-@click.option("--explain", "rule", help="Print what a rule demands.")
+@click.option(
+    "--explain", "rule", help="Print what a rule demands, such as L2.turn-end."
+)
 @mode_option
 @compression_option
 @click.option("--verbose", "-v", is_flag=True, help="Details of every log.")
@@ -47,7 +50,10 @@ def check(
     verbose: bool,
     as_json: bool,
 ) -> int:
-    """Check logs: one line a log. Exit code 0 sound, 1 damaged, 2 unsupported or unreadable."""
+    """Check logs, and say what is wrong with them: one line a log.
+
+    Exit code 0 sound, 1 damaged, 2 newer, unsupported or unreadable: the highest of all.
+    """
     if rule is not None:
         return _explain(rule)
     if not paths:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dsh_codec.commands import PATH, json_option
+from dsh_codec.commands import PATH, json_option, require_finite
 from dsh_codec.commands_output import printable, write_json, write_line
 from dsh_codec.live.demo import Demo, transcript
 
@@ -40,6 +40,7 @@ _STYLES: Final = {
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
+    callback=require_finite,
     help="How many times faster than a model speaks.",
 )
 @click.option(
@@ -49,9 +50,9 @@ _STYLES: Final = {
 )
 @json_option
 def live_demo(*, seed: int, speed: float, root: Path | None, as_json: bool) -> int:
-    """Watch a scripted model with two viewers; one is cut off and comes back.
+    """Watch a scripted model with two viewers.
 
-    Exit code 0 if the log ends up sound and both viewers show exactly what it holds, else 1.
+    One of them is cut off and comes back. Exit code 0 if the log ends up sound and both viewers show exactly what it holds, else 1.
     """
     with ExitStack() as stack:
         kept = root or stack.enter_context(tempfile.TemporaryDirectory())

@@ -9,15 +9,22 @@ import click
 
 from dsh_codec._backend import kernel
 from dsh_codec.commands import (
-    PATH,
     compression_option,
     json_option,
     log_argument,
     mode_option,
+    refusals,
+    root_argument,
 )
-from dsh_codec.commands_output import say, write_json, write_line, write_table
+from dsh_codec.commands_output import (
+    exit_code_of,
+    say,
+    write_json,
+    write_line,
+    write_table,
+)
 from dsh_codec.errors import StreamError
-from dsh_codec.find import Session, find
+from dsh_codec.find import Session, default_root, find
 from dsh_codec.log import Log, open as open_log
 from dsh_codec.report import Finding, size_text, time_text
 
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 
     from dsh_codec.attempts import Attempt
 
-__all__ = ["cat", "convert", "info", "list_sessions", "session_members"]
+__all__ = ["Tally", "cat", "convert", "info", "list_sessions", "session_members"]
 
 _first = click.option(
     "--from", "first", type=click.IntRange(min=0), default=0, help="First seq."
@@ -38,12 +45,18 @@ _last = click.option(
 
 
 @click.command("list")
-@click.argument("root", type=PATH, help="A sessions root or any directory.")
+@root_argument
 @compression_option
 @json_option
-def list_sessions(root: Path, *, compression: Any, as_json: bool) -> int:
-    """List the sessions under a root, from their headers."""
-    sessions = find(root, compression=compression)
+def list_sessions(root: Path | None, *, compression: Any, as_json: bool) -> int:
+    """List the sessions under a root, from their headers.
+
+    `find` does the same with filters, and reads all rows on request. Exit code 1 or 2 if some of them cannot be read, as `check` has it.
+    """
+    tally = Tally()
+    with refusals():
+        place = default_root() if root is None else root
+    sessions = map(tally.add, find(place, compression=compression))
     if as_json:
         for session in sessions:
             write_json(session_members(session))
@@ -52,7 +65,31 @@ def list_sessions(root: Path, *, compression: Any, as_json: bool) -> int:
             ["session", "status", "gen", "size", "created", "lineage", "path"],
             map(_session_cells, sessions),
         )
-    return 0
+    return tally.finish(is_json=as_json)
+
+
+class Tally:
+    """Counts the sessions that a command lists, and those of them that cannot be read."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._count = self._failed = self._code = 0
+
+    def add(self, session: Session) -> Session:
+        """Take a session and return it."""
+        self._count += 1
+        if session.error is not None:
+            self._failed += 1
+            self._code = max(self._code, exit_code_of(session.error))
+        return session
+
+    def finish(self, *, is_json: bool) -> int:
+        """Say how many cannot be read; their lines say why. Return the highest exit code."""
+        if self._failed and not is_json:
+            say(
+                f"dsh-codec: {self._failed:,} of {self._count:,} sessions cannot be read"
+            )
+        return self._code
 
 
 @click.command()
@@ -82,7 +119,10 @@ def cat(
     compression: Any,
     as_json: bool,
 ) -> int:
-    """Write events as JSON lines, `sourceEventSeqs` and packed rows written out."""
+    """Write the events of a log as JSON lines.
+
+    `sourceEventSeqs` and packed rows are written out.
+    """
     del as_json  # It is the only form there is.
     with open_log(log, mode=mode, compression=compression) as opened:
         if expand and not types:
@@ -113,7 +153,10 @@ def convert(
     compression: Any,
     as_json: bool,
 ) -> int:
-    """Write attempts as JSON lines, with their streams as records of generation 4."""
+    """Write the attempts of a log as JSON lines.
+
+    Their streams are records of generation 4, whatever generation the log is of.
+    """
     del as_json  # It is the only form there is.
     with open_log(log, mode=mode, compression=compression) as opened:
         for attempt in _attempts(opened, first, last):
@@ -132,7 +175,7 @@ def convert(
 @compression_option
 @json_option
 def info(log: Path, *, mode: Any, compression: Any, as_json: bool) -> int:
-    """Sum up a log: header, frames, events by type, attempts, tokens, times, sizes."""
+    """Sum up a log: header, events, attempts, tokens, times, sizes."""
     from dsh_codec.summary import summarize
 
     with open_log(log, mode=mode, compression=compression) as opened:

@@ -7,7 +7,7 @@ Elsewhere there is plain text, one line a thing.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
     from rich.progress import Progress
+
+    from dsh_codec.find import Session
 
 _Item = TypeVar("_Item")
 
@@ -97,9 +99,13 @@ def write_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def say(text: str) -> None:
-    """Write a line to the standard error output, after what was written before."""
+    """Write a line to the standard error output, after what was written before.
+
+    Where nobody can read it (a full disk, a pipe without a reader), the exit code still tells.
+    """
     sys.stdout.flush()
-    sys.stderr.write(f"{one_line(text)}\n")
+    with suppress(OSError):
+        sys.stderr.write(f"{one_line(text)}\n")
 
 
 def complain(error: Exception) -> int:
@@ -125,15 +131,38 @@ def exit_code_of(error: Exception) -> int:
     return EXIT_CODES[status_of(error)]
 
 
+def report_errors(errors: Iterable[Session]) -> int:
+    """Name the sessions that could not be read and are not counted.
+
+    Returns:
+        The highest exit code of all; 0 if there are none.
+    """
+    code = 0
+    for session in errors:
+        assert session.error is not None  # noqa: S101 - that is what they are listed for
+        code = max(code, exit_code_of(session.error))
+        place = "" if session.path in str(session.error) else f"{session.path}: "
+        say(f"dsh-codec: not counted: {place}{session.error}")
+    return code
+
+
 def with_progress(
-    items: Sequence[_Item], what: str, *, is_json: bool
+    items: Iterable[_Item], what: str, *, count: Callable[[], int], is_json: bool
 ) -> Iterator[_Item]:
-    """Yield the items, and show how many are done where somebody sees it."""
-    if len(items) < 2 or not _is_bar_seen(is_json=is_json):
+    """Yield the items, and show how many are done where somebody sees it.
+
+    Args:
+        items: What takes its time.
+        what: What is done to them.
+        count: Returns how many there are; asked only where it is shown.
+        is_json: Whether the output is JSON.
+    """
+    total = count() if _is_bar_seen(is_json=is_json) else 0
+    if total < 2:
         yield from items
         return
     with _bar() as bar:
-        yield from bar.track(items, description=what)
+        yield from bar.track(items, total=total, description=what)
 
 
 @contextmanager

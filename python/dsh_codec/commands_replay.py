@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsh_codec.commands import PATH, json_option, log_argument
+from dsh_codec.commands import PATH, json_option, log_argument, require_finite
 from dsh_codec.commands_output import complain, say, write_json, write_line
 from dsh_codec.errors import ReplayError, SidecarError
 from dsh_codec.log import open as open_log
@@ -58,7 +58,11 @@ def split(
     strict_current: bool,
     as_json: bool,
 ) -> int:
-    """Write a log without its streams, and a replay sidecar that holds them."""
+    """Move the streams of a log to a replay sidecar.
+
+    Writes two files: a log without its streams, and the sidecar that holds them. `join` makes
+    the log of them again; the log that is split stays as it is.
+    """
     from dsh_codec.sidecar_publish import drop_reasoning_to, split_to
 
     with open_log(log) as opened:
@@ -115,7 +119,10 @@ def split(
 )
 @_compression_option
 def join(assembled: Path, sidecar: Path | None, *, out: Path, compression: Any) -> int:
-    """Put the streams of a sidecar back: write the log that was split."""
+    """Put the streams of a sidecar back into its log.
+
+    Writes the log that was split, or nothing: every value is covered by a digest.
+    """
     from dsh_codec.sidecar_publish import join_to
 
     with open_log(assembled) as opened:
@@ -159,7 +166,10 @@ def load(
     strict_current: bool,
     as_json: bool,
 ) -> int:
-    """Write the ACP session/update notifications that show a stored session again."""
+    """Write the ACP notifications that show a session again.
+
+    One `session/update` a line, as a client gets them that loads the session.
+    """
     from dsh_codec.load import load_updates
 
     del as_json  # It is the only form there is.
@@ -201,6 +211,7 @@ def replay() -> None:
     "--scale",
     type=click.FloatRange(min=0),
     default=1.0,
+    callback=require_finite,
     help="Factor of the recorded delays.",
 )
 @click.option(
@@ -219,9 +230,9 @@ def serve(
     api_key: str | None,
     strict_current: bool,
 ) -> int:
-    """Answer the model calls of a harness from a recorded session, until interrupted.
+    """Answer the model calls of a harness from a recording.
 
-    The first line of output is the address, for DEEPSEEK_BASE_URL. Exit code 1: the harness
+    Until interrupted. The first line of output is the address, for DEEPSEEK_BASE_URL. Exit code 1: the harness
     asked for more or for less than was recorded.
     """
     from dsh_codec.replay import Recorded, ReplayModel

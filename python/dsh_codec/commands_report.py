@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsh_codec.commands import PATH, compression_option
-from dsh_codec.commands_output import count_progress
+from dsh_codec.commands_output import count_progress, report_errors
 from dsh_codec.durable import OsFileSystem, replace, stage
 from dsh_codec.errors import DshCodecError
 from dsh_codec.html_report import html_report
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from dsh_codec.find import Session
 
 __all__ = ["report"]
 
@@ -46,10 +48,12 @@ _BEGINNING = b"<!DOCTYPE html>"
 def report(
     place: Path, *, out: Path | None, content: bool, zone: str, compression: Any
 ) -> int:
-    """Show a log or a root as one HTML page: timeline, speed, tokens, tools, sizes.
+    """Show a log or a root as one HTML page.
 
-    The page loads nothing, and no text of prompts or answers is on it unless asked for.
+    Timeline, speed, tokens, tools and sizes, with a table behind each chart. The page loads nothing, and no text of prompts or answers is on it unless asked for.
+    Exit code 1 or 2 if some sessions of a root cannot be read: the page lists them.
     """
+    errors: list[Session] = []
     if out is not None:
         _require_no_other_file(out)
     try:
@@ -60,6 +64,7 @@ def report(
                 tz=zone,
                 compression=compression,
                 progress=progress,
+                on_error=errors.append,
             )
     except DshCodecError:
         raise  # Some of them are a ValueError, too.
@@ -71,7 +76,7 @@ def report(
     else:
         files, target = OsFileSystem(), os.path.realpath(out)
         replace(files, stage(files, target, (data,)), target)
-    return 0
+    return report_errors(errors)
 
 
 def _require_no_other_file(out: Path) -> None:

@@ -55,7 +55,7 @@ __all__ = ["migrate", "repack", "repair", "tail"]
     help="Milliseconds between two looks.",
 )
 def tail(log: Path, *, is_following: bool, count: int, interval_ms: int) -> int:
-    """Write the last events as JSON lines, and with -f those that follow."""
+    """Write the last events as JSON lines; -f: also those to come."""
     from dsh_codec.follow import Reset, Superseded, follow
     from dsh_codec.log import open as open_log
 
@@ -82,7 +82,10 @@ def tail(log: Path, *, is_following: bool, count: int, interval_ms: int) -> int:
 @log_argument
 @dry_run_option
 @click.option(
-    "--backup", type=PATH, help="Directory for the copy, outside the sessions root."
+    "--backup",
+    type=PATH,
+    help="Directory for the copy, outside the sessions root. Default: dsh-codec/backups in "
+    "$XDG_STATE_HOME or ~/.local/state.",
 )
 @click.option(
     "--salvage",
@@ -99,7 +102,11 @@ def repair(
     target: Path | None,
     as_json: bool,
 ) -> int:
-    """Cut a torn or damaged end off, after a copy was kept. Exit code 1: refused, or to be done."""
+    """Cut a torn or damaged end off, after a copy was kept.
+
+    Damage with a completed turn behind it is never cut; see --salvage. Exit code 1: refused, or
+    (--dry-run) to be done.
+    """
     from dsh_codec.repair import plan_repair, repair as repair_log, salvage
 
     is_salvage = target is not None and not is_dry_run
@@ -186,7 +193,10 @@ def repack(
     is_dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Compress closed logs again, in fewer frames; every row is compared."""
+    """Compress closed logs again, in fewer frames.
+
+    Every row is compared before the new file takes the place of the old one.
+    """
     from dsh_codec.repack import repack as repack_log
 
     code = 0
@@ -257,9 +267,9 @@ def migrate(
     no_children: bool,
     compression: Any,
 ) -> int:
-    """Publish logs of older generations as generation 4, beside their unchanged sources.
+    """Publish older logs as generation 4, beside their sources.
 
-    Exit code 0 all current now, 1 damaged, 2 refused or unreadable.
+    The sources stay as they are. Exit code 0 all current now, 1 damaged, 2 refused or unreadable.
     """
     from dsh_codec.migrate import batch
 
@@ -270,7 +280,7 @@ def migrate(
     )
     outcomes = []
     is_json = report == "json"
-    for task in with_progress(tasks, "migrating", is_json=is_json):
+    for task in with_progress(tasks, "migrating", count=tasks.__len__, is_json=is_json):
         outcome = batch.migrate_task(
             task,
             out=out,

@@ -117,6 +117,8 @@ class OsFileSystem:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            raise named(error, path) from None
         finally:
             os.close(descriptor)
 
@@ -159,6 +161,11 @@ def named(error: OSError, path: str) -> OSError:
     if error.filename is None:
         error.filename = path
     return error
+
+
+def only_of(error: OSError, path: str) -> OSError:
+    """Return an error of the system that names this file, and no temporary one."""
+    return OSError(error.errno, error.strerror, path)
 
 
 def write_all(files: FileSystem, descriptor: int, data: Buffer, path: str) -> None:
@@ -410,22 +417,26 @@ def stage(
         The temporary name, `<path>.<infix><12 hexadecimal digits>.tmp`.
 
     Raises:
-        OSError: The system refuses; the temporary file is gone then.
+        OSError: The system refuses; the temporary file is gone then. It names `path`, which
+            is what the caller knows.
 
     Note:
         Mode 0600. Spec: 10 §11.1 step 5.
     """
     temporary = f"{path}.{infix}{os.urandom(6).hex()}.tmp"
-    descriptor = files.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-    )
+    try:
+        descriptor = files.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        )
+    except OSError as error:
+        raise only_of(error, path) from None
     try:
         try:
             for part in parts:
-                write_all(files, descriptor, part, temporary)
+                write_all(files, descriptor, part, path)
             files.sync(descriptor)
         except OSError as error:
-            raise named(error, temporary) from None
+            raise named(error, path) from None
         finally:
             files.close(descriptor)
     except BaseException:
@@ -480,8 +491,10 @@ def publish_staged(
     """
     try:
         files.link(temporary, path)
-    except BaseException:
+    except BaseException as error:
         discard(files, temporary)
+        if isinstance(error, OSError):
+            raise only_of(error, path) from None
         raise
     if on_visible is not None:
         on_visible()
@@ -501,10 +514,15 @@ def replace(files: FileSystem, temporary: str, path: str) -> None:
     """
     try:
         files.rename(temporary, path)
-    except BaseException:
+    except BaseException as error:
         discard(files, temporary)
+        if isinstance(error, OSError):
+            raise only_of(error, path) from None
         raise
-    files.sync_directory(str(Path(path).absolute().parent))
+    try:
+        files.sync_directory(str(Path(path).absolute().parent))
+    except OSError as error:
+        raise named(error, path) from None
 
 
 def discard(files: FileSystem, temporary: str) -> None:

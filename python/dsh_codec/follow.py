@@ -200,6 +200,7 @@ def follow(
     Raises:
         FileNotFoundError: There is no log.
         LayoutError: The directory holds both encodings of its highest generation.
+        TypeError: `cursor` is no `Cursor`.
         ValueError: The interval is negative, no number or more than a day.
 
     Note:
@@ -210,6 +211,7 @@ def follow(
             f"interval_ms has to be from 0 to {_MAX_INTERVAL_MS:,}, not {interval_ms}"
         )
         raise ValueError(message)
+    _require_cursor(cursor)
     if Path(path).is_dir():
         path = select_log(path).path
     else:
@@ -218,6 +220,15 @@ def follow(
     return Follow(
         os.fspath(path), cursor, interval_ms=interval_ms, waiter=waiter, limits=limits
     )
+
+
+def _require_cursor(value: object) -> None:
+    if value is not None and not isinstance(value, Cursor):
+        message = (
+            "cursor is a Cursor as Follow.cursor gives it (a stored one: Cursor(*values)), "
+            f"or None for the first event, not {type(value).__name__}"
+        )
+        raise TypeError(message)
 
 
 class _Limits(NamedTuple):
@@ -290,7 +301,7 @@ class Follow:
         return None if self._head is None else self._head.header
 
     def close(self) -> None:
-        """End the iteration, also that of another thread."""
+        """End the iteration, also that of another thread; nothing is given any more."""
         self._closed.set()
         self._waiter.stop()
 
@@ -321,12 +332,21 @@ class Follow:
             NewerFormatError, UnsupportedError: The header or a row is not for this version.
             LimitExceededError: A row or frame exceeds a limit.
             OSError: The system refuses to read.
+            ValueError: The follower is closed; as for a file, the call itself raises this.
 
         Note:
             An unfinished frame or row is read again by the next poll. Cost: that of the new
             bytes.
         """
+        if self._closed.is_set():
+            message = "the follower is closed: follow the log again from its cursor"
+            raise ValueError(message)
+        return self._new_items()
+
+    def _new_items(self) -> Iterator[Item]:
         for cursor, item in self._steps():
+            if self._closed.is_set():
+                return
             self._cursor = cursor
             if item is not None:
                 yield item
@@ -334,7 +354,7 @@ class Follow:
     def __iter__(self) -> Iterator[Item]:
         """Yield items as they come, waiting in between."""
         while not self._closed.is_set():
-            for item in self.poll():
+            for item in self._new_items():
                 yield item
                 if self._closed.is_set() or isinstance(item, Superseded):
                     return
@@ -348,6 +368,8 @@ class Follow:
             steps = self._steps()
             while batch := await asyncio.to_thread(_take, steps):
                 for cursor, item in batch:
+                    if self._closed.is_set():
+                        return
                     self._cursor = cursor
                     if item is None:
                         continue

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from dsh_codec.find import lineage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from dsh_codec._types import Call, Header, TimedCall, TokenSums
 
@@ -71,8 +72,10 @@ class Grouping:
             until: First moment of calls that are not taken any more.
 
         Raises:
-            ValueError: There is no such thing or time zone.
+            TypeError: One of them is of another type.
+            ValueError: There is no such thing or time zone, or `since` is after `until`.
         """
+        _require_names(by)
         self.by: tuple[By, ...] = (by,) if isinstance(by, str) else tuple(by)
         for name in self.by:
             if name not in get_args(By):
@@ -82,6 +85,8 @@ class Grouping:
         self._tz = time_zone(tz)
         self._since = None if since is None else to_ms(since, self._tz)
         self._until = None if until is None else to_ms(until, self._tz)
+        if self._since is not None and self._until is not None:
+            _require_order(self._since, self._until)
         is_bounded = since is not None or until is not None
         # Whether all own calls of a log are taken, and into one group.
         self.is_per_log = not is_bounded and _CONSTANTS.issuperset(self.by)
@@ -170,10 +175,12 @@ def time_zone(name: tzinfo | str) -> tzinfo:
         name: A time zone already, a name of the tz database, or `local`.
 
     Raises:
+        TypeError: It is neither.
         ValueError: There is none of this name.
     """
     if isinstance(name, tzinfo):
         return name
+    _require_name(name)
     if name == "UTC":
         return UTC
     if name == "local":
@@ -222,6 +229,32 @@ def to_ms(moment: Moment, tz: tzinfo) -> int:
     elif moment.tzinfo is None:
         moment = moment.replace(tzinfo=tz)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _require_names(value: object) -> None:
+    if not isinstance(value, Iterable):
+        message = (
+            f"by is a name like 'day', or several of them, not {type(value).__name__}"
+        )
+        raise TypeError(message)
+
+
+def _require_name(value: object) -> None:
+    if not isinstance(value, str):
+        message = (
+            "tz is a tzinfo, a name like 'Europe/Berlin' or 'local', not "
+            f"{type(value).__name__}"
+        )
+        raise TypeError(message)
+
+
+def _require_order(since_ms: int, until_ms: int) -> None:
+    if since_ms > until_ms:
+        message = (
+            "since is the first moment that counts and must not be after until, the first "
+            f"that does not; it is {since_ms - until_ms:,} ms after it"
+        )
+        raise ValueError(message)
 
 
 def _require_date(value: object) -> None:

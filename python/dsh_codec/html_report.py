@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from dsh_codec._types import Compression
+    from dsh_codec.find import Session
 
 __all__ = ["html_report"]
 
@@ -26,6 +27,7 @@ def html_report(
     tz: tzinfo | str = "UTC",
     compression: Compression | None = None,
     progress: Callable[[int, int], object] | None = None,
+    on_error: Callable[[Session], object] | None = None,
 ) -> str:
     """Return a page that shows a log, or the sessions under a root.
 
@@ -36,6 +38,8 @@ def html_report(
         tz: Time zone of the days on the page of a root, see `usage`.
         compression: Decides where both encodings of a generation are present.
         progress: Called, for a root, with the sessions that were read and how many there are.
+        on_error: Called, for a root, with each session that cannot be read and has its `error`.
+            The page lists them and counts nothing of them.
 
     Returns:
         HTML with inline style and SVG. It loads nothing and holds no script; a policy in it
@@ -68,6 +72,8 @@ def html_report(
         if not is_session:
             from dsh_codec.html_root import root_page
 
-            return root_page(os.fspath(place), sessions, tz=tz, progress=progress)
+            return root_page(
+                os.fspath(place), sessions, tz=tz, progress=progress, on_error=on_error
+            )
     with open_log(place, compression=compression) as log:
         return html_report(log, content=content)

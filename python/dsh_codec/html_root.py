@@ -46,6 +46,7 @@ def root_page(
     *,
     tz: tzinfo | str,
     progress: Callable[[int, int], object] | None = None,
+    on_error: Callable[[Session], object] | None = None,
 ) -> str:
     """Return the page of a root, see `html_report`.
 
@@ -67,6 +68,9 @@ def root_page(
             continue
         entries.append(_Entry(session, own))
         figures.add(own)
+    if on_error is not None:
+        for session in errors:
+            on_error(session)
     size = sum(entry.session.file_bytes or 0 for entry in entries)
     projects = {_project(entry.session) for entry in entries}
     failed = f" ({len(errors):,} unreadable)" if errors else ""

@@ -16,6 +16,9 @@ MAX_DEPTH: Final = 1024
 MAX_PACKED_EVENTS: Final = 16_777_216
 """Events that one packed row of generations 0 and 1 may stand for."""
 
+MAX_SPOOLED_BYTES: Final = 4 << 30
+"""Bytes of a pipe, or of a file object that cannot seek, that are copied to be read as a log."""
+
 MAX_WINDOW_LOG: Final = 27
 """Binary logarithm of the largest Zstandard window, in bytes. Spec: 10 §7.2."""
 

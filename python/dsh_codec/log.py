@@ -30,6 +30,7 @@ from dsh_codec.limits import (
     MAX_FRAME_PLAIN_BYTES,
     MAX_PACKED_EVENTS,
     MAX_ROW_BYTES,
+    MAX_SPOOLED_BYTES,
 )
 from dsh_codec.row import Event, PackedRow, split_run
 from dsh_codec.source import Source, SourceLike, is_directory, open_source, read_header
@@ -127,6 +128,7 @@ def open(  # noqa: A001 - the name that users see is dsh_codec.open
     max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
     max_depth: int = MAX_DEPTH,
     max_packed_events: int = MAX_PACKED_EVENTS,
+    max_spooled_bytes: int = MAX_SPOOLED_BYTES,
 ) -> Log:
     """Open a log and read its header.
 
@@ -146,6 +148,7 @@ def open(  # noqa: A001 - the name that users see is dsh_codec.open
         max_frame_plain_bytes: Bytes of plaintext in one frame.
         max_depth: Nested arrays and objects in a row.
         max_packed_events: Events of one packed row.
+        max_spooled_bytes: Bytes of a pipe that are copied.
 
     Returns:
         The log; close it, or use it in a `with` statement.
@@ -153,11 +156,12 @@ def open(  # noqa: A001 - the name that users see is dsh_codec.open
     Raises:
         FileNotFoundError: There is no such file, or no log in the directory.
         OSError: The system refuses to read it.
-        LayoutError: The directory holds both encodings of its highest generation.
+        LayoutError: The directory holds both encodings of its highest generation, or the file
+            is a device.
         IdentityError: A canonical file name, or an argument, disagrees with the content.
         NewerFormatError: The version is above 4.
         HeaderError, FrameError: There is no sound header row.
-        LimitExceededError: The header row exceeds a limit.
+        LimitExceededError: The header row or a pipe exceeds a limit.
         MigrationRefusedError: With `upgrade`: there is no safe way to carry the log over.
         TypeError, ValueError: A wrong argument.
 
@@ -175,7 +179,7 @@ def open(  # noqa: A001 - the name that users see is dsh_codec.open
     limits = Limits(max_row_bytes, max_frame_plain_bytes, max_depth, max_packed_events)
     if is_directory(source):
         source = select_log(source, compression=compression, generation=generation).path
-    opened = open_source(source)
+    opened = open_source(source, max_spooled_bytes=max_spooled_bytes)
     try:
         header, stored = read_header(
             opened,

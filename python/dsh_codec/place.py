@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from dsh_codec._types import Compression, Header
     from dsh_codec.log import Log
+    from dsh_codec.rules import Level, RuleCheck
 
 __all__ = ["AppendState", "locate", "marks_of", "read_for_append", "require_new"]
 
@@ -45,6 +46,7 @@ class AppendState(NamedTuple):
         identity: Device and inode.
         truncate_to: File offset at which a torn tail has to be cut; None without one.
         recovered: Rows from the torn tail, each with its line feed.
+        rules: The rules over its events, which broke none.
     """
 
     header: Header
@@ -54,11 +56,13 @@ class AppendState(NamedTuple):
     identity: tuple[int, int]
     truncate_to: int | None
     recovered: list[bytes]
+    rules: RuleCheck
 
 
 def read_for_append(
     path: str,
     *,
+    level: Level = "read",
     session_id: str | None = None,
     max_row_bytes: int = MAX_ROW_BYTES,
     max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
@@ -67,6 +71,7 @@ def read_for_append(
 
     Args:
         path: The log file.
+        level: How far it is checked, `read` at least.
         session_id: The id that it has to have; None accepts any.
         max_row_bytes: Bytes in one row.
         max_frame_plain_bytes: Bytes of plaintext in one frame.
@@ -95,7 +100,7 @@ def read_for_append(
         if session_id is not None and log.id != session_id:
             message = f"the log is of session {log.id!r:.64}, not of {session_id!r:.64}"
             raise IdentityError(message, path, 1)
-        rules = RuleCheck(log.header.fields, level="read")
+        rules = RuleCheck(log.header.fields, level=level)
         for event in log:
             rules.feed(event.envelope)
         faults = rules.finish()
@@ -117,6 +122,7 @@ def read_for_append(
             (before.st_dev, before.st_ino),
             found.truncate_to,
             recovered,
+            rules,
         )
     after = Path(path).stat()
     if marks_of(before) != marks_of(after) or after.st_size != state.file_bytes:

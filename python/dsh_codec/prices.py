@@ -122,6 +122,20 @@ class PriceTable:
         return None
 
 
+def require_table(value: object) -> None:
+    """Refuse prices that are not in a table.
+
+    Raises:
+        TypeError: It is no `PriceTable`.
+    """
+    if not isinstance(value, PriceTable):
+        message = (
+            "prices is a PriceTable, made by PriceTable.load(path) or "
+            f"PriceTable.parse(text), not {type(value).__name__}"
+        )
+        raise TypeError(message)
+
+
 def _entry(entry: Any) -> tuple[tuple[str | None, str], dict[str, Decimal]]:
     if type(entry) is not dict or type(entry.get("model")) is not str:
         raise ValueError(_fault("every price needs a model"))

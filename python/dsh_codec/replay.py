@@ -8,6 +8,7 @@ from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, repeat
+from math import inf
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -416,8 +417,8 @@ def _check_options(pace: Any, match: Any) -> None:
         message = f"match is 'sequence' or 'coordinates', not {match!r:.64}"
         raise ValueError(message)
     if isinstance(pace, Recorded):
-        if not pace.scale >= 0:
-            message = f"the scale of a pace is 0 or more, not {pace.scale}"
+        if not 0 <= pace.scale < inf:
+            message = f"the scale of a pace is a finite number from 0, not {pace.scale}"
             raise ValueError(message)
     elif pace != "instant":
         message = f"pace is 'instant' or Recorded(scale), not {pace!r:.64}"

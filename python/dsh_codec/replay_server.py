@@ -19,14 +19,14 @@ from dsh_codec.errors import (
     ReplayError,
 )
 from dsh_codec.events import is_array, is_object
-from dsh_codec.replay import ReplayCancelled, ReplayFailure
+from dsh_codec.replay import ReplayCancelled, ReplayFailure, ReplayModel
 from dsh_codec.replay_wires import ChatWire, MessagesWire
 from dsh_codec.values import is_count
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from dsh_codec.replay import ReplayAttempt, ReplayModel
+    from dsh_codec.replay import ReplayAttempt
     from dsh_codec.replay_wires import Wire
 
 __all__ = ["ReplayServer"]
@@ -74,7 +74,13 @@ class ReplayServer:
             port: Port; 0 takes a free one.
             api_key: Key that callers have to send; None accepts any.
             hold_ms: Milliseconds to wait for a caller to cancel where the recorded one did.
+
+        Raises:
+            OSError: The port is in use.
+            OverflowError: There is no such port.
+            TypeError: `model` is no `ReplayModel`.
         """
+        _require_model(model)
         self._calls = _Calls(model, api_key, hold_ms)
         calls = self._calls
 
@@ -113,6 +119,12 @@ class ReplayServer:
         """Stop. Calls that are being answered are dropped."""
         self._server.shutdown()
         self._server.server_close()
+
+
+def _require_model(value: object) -> None:
+    if not isinstance(value, ReplayModel):
+        message = f"model is a ReplayModel, which reads a recording, not {type(value).__name__}"
+        raise TypeError(message)
 
 
 class _Server(http.server.ThreadingHTTPServer):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from dsh_codec.durable import (
     FILE_MODE,
     OsFileSystem,
     discard,
+    only_of,
     publish,
     publish_staged,
     stage,
@@ -86,7 +87,7 @@ def split_to(
     try:
         with (
             current_log(log, strict_current=strict_current) as current,
-            open(temporary, "x+b", buffering=0, opener=_private) as file,
+            _create(temporary, str(sidecar)) as file,
         ):
             writer = SidecarWriter(file, compression=kept)
             text = split_text(current, writer, allow_opaque=allow_opaque)
@@ -186,6 +187,14 @@ def drop_reasoning_to(
         rows = without_reasoning(current)
         publish(OsFileSystem(), str(path), stored(rows, kept))
     return path
+
+
+def _create(temporary: str, path: str) -> IO[bytes]:
+    """Make a file; an error names the path that it is for."""
+    try:
+        return open(temporary, "x+b", buffering=0, opener=_private)
+    except OSError as error:
+        raise only_of(error, path) from None
 
 
 def _private(path: str, flags: int) -> int:

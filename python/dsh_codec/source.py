@@ -31,6 +31,7 @@ from dsh_codec.errors import (
     LimitExceededError,
     UnsupportedError,
 )
+from dsh_codec.limits import MAX_SPOOLED_BYTES
 from dsh_codec.names import parse_log_filename
 
 if TYPE_CHECKING:
@@ -108,21 +109,29 @@ class Source:
         """Let go of what the source holds. A file object of the caller stays open."""
 
 
-def open_source(source: SourceLike) -> Source:
+def open_source(
+    source: SourceLike, *, max_spooled_bytes: int = MAX_SPOOLED_BYTES
+) -> Source:
     """Make a source from whatever a caller may name.
 
+    Args:
+        source: A path, bytes, or a file object.
+        max_spooled_bytes: Bytes of a pipe that are copied.
+
     Raises:
+        LayoutError: The path is a device, or a canonical name of what is no regular file.
+        LimitExceededError: A pipe gives more bytes.
         OSError: The file cannot be opened.
         TypeError: It is neither a path nor bytes nor a binary file object.
     """
     if isinstance(source, str | os.PathLike):
-        return _open_path(source)
+        return _open_path(source, max_spooled_bytes)
     try:
         # A memory map is both; its memory is the better door.
         view = memoryview(source)  # type: ignore[arg-type]
     except TypeError:
         if isinstance(source, BinaryFile):
-            return _open_stream(source)
+            return _open_stream(source, max_spooled_bytes)
         message = (
             "a log is opened from a path, a bytes-like object or a binary file object, "
             f"not from {type(source).__name__}"
@@ -198,7 +207,7 @@ def own_file(file: IO[bytes], *, path: str | None) -> Source:
     return _FileSource(file, path=path, base=0, owned=True)
 
 
-def _open_path(path: str | os.PathLike[str]) -> Source:
+def _open_path(path: str | os.PathLike[str], max_spooled_bytes: int) -> Source:
     name = os.fspath(path)
     if not name:
         raise not_found(name, os.strerror(errno.ENOENT))
@@ -208,13 +217,21 @@ def _open_path(path: str | os.PathLike[str]) -> Source:
         raise LayoutError(message, name)
     file = Path(name).open("rb", buffering=0)  # noqa: SIM115 - handed on
     try:
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISREG(mode):
             return _FileSource(file, path=name, base=0, owned=True, door=name)
         with file:
-            return _spool(file, path=name)
+            _require_no_device(file, mode, name)
+            return _spool(file, path=name, max_bytes=max_spooled_bytes)
     except BaseException:
         file.close()
         raise
+
+
+def _require_no_device(file: IO[bytes], mode: int, path: str) -> None:
+    if stat.S_ISCHR(mode) and not file.isatty():
+        message = "no log is read from a device: it may never end"
+        raise LayoutError(message, path)
 
 
 def _is_canonical(name: str) -> bool:
@@ -224,12 +241,12 @@ def _is_canonical(name: str) -> bool:
     )
 
 
-def _open_stream(file: Any) -> Source:
+def _open_stream(file: Any, max_spooled_bytes: int) -> Source:
     seekable = getattr(file, "seekable", None)
     if seekable is not None and seekable():
         _require_bytes(file.read(0))
         return _FileSource(file, path=None, base=file.tell(), owned=False)
-    return _spool(file, path=None)
+    return _spool(file, path=None, max_bytes=max_spooled_bytes)
 
 
 def _require_bytes(value: object) -> None:
@@ -238,18 +255,32 @@ def _require_bytes(value: object) -> None:
         raise TypeError(message)
 
 
-def _spool(file: BinaryFile, *, path: str | None) -> Source:
+def _spool(file: BinaryFile, *, path: str | None, max_bytes: int) -> Source:
     """Copy a pipe to a temporary file, which vanishes with the source."""
-    import shutil
     import tempfile
 
     copy = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 - handed on
     try:
-        shutil.copyfileobj(file, copy, PIECE_BYTES)
+        size_bytes = 0
+        while piece := file.read(PIECE_BYTES):
+            size_bytes += len(piece)
+            _require_within(max_bytes, size_bytes, path)
+            copy.write(piece)
         return _FileSource(copy, path=path, base=0, owned=True)
     except BaseException:
         copy.close()
         raise
+
+
+def _require_within(max_bytes: int, size_bytes: int, path: str | None) -> None:
+    if size_bytes > max_bytes:
+        message = (
+            f"a pipe gives more than {max_bytes} bytes: write them to a file, or raise "
+            "max_spooled_bytes"
+        )
+        raise LimitExceededError(
+            message, path, *[None] * 5, "max_spooled_bytes", max_bytes
+        )
 
 
 def identify(source: Source) -> tuple[Compression, int | None]:

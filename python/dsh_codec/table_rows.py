@@ -29,7 +29,7 @@ def make_schema(types: Mapping[str, str]) -> pa.Schema:
     try:
         import pyarrow as pa
     except ImportError as error:
-        message = "tables need pyarrow: pip install dsh-codec[arrow]"
+        message = "tables need pyarrow: pip install 'dsh-codec[arrow]'"
         raise ImportError(message) from error
     known = {
         "int": pa.int64(),

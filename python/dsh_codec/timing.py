@@ -248,7 +248,9 @@ def timing(
 
     Raises:
         OSError: A place is not there.
-        ValueError: There is no such thing to group by, or no such time zone.
+        TypeError: An argument is of another type.
+        ValueError: There is no such thing to group by, no such time zone, or `since` is after
+            `until`.
 
     Note:
         Memory: one attempt and the rows of one session with their gaps, and each different

@@ -131,7 +131,9 @@ def usage(
 
     Raises:
         OSError: A place is not there.
-        ValueError: There is no such thing to group by, or no such time zone.
+        TypeError: An argument is of another type.
+        ValueError: There is no such thing to group by, no such time zone, or `since` is after
+            `until`.
 
     Note:
         Memory: one attempt and the rows of one session, and a few numbers a group.
@@ -141,6 +143,10 @@ def usage(
         >>> usage([], by="day").totals.calls
         0
     """
+    if prices is not None:
+        from dsh_codec.prices import require_table
+
+        require_table(prices)
     grouping = Grouping(by, tz=tz, since=since, until=until)
     groups: dict[Key, _Sums] = {}
 

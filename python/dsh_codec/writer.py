@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import errno
 import time
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, get_args
 
 from dsh_codec._backend import kernel
 from dsh_codec._types import EncodedRows
@@ -18,18 +19,22 @@ from dsh_codec.find import CURRENT_GENERATION
 from dsh_codec.header import CURRENT_VERSION, encode_header
 from dsh_codec.limits import MAX_FRAME_PLAIN_BYTES, MAX_ROW_BYTES
 from dsh_codec.lock import SessionLock
+from dsh_codec.log import open as open_log
 from dsh_codec.names import log_path
 from dsh_codec.place import locate, read_for_append, require_new
+from dsh_codec.report import Level
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
     from dsh_codec._types import Compression
+    from dsh_codec.append_check import AppendCheck
     from dsh_codec.durable import FileSystem
     from dsh_codec.lock import LockBackend
+    from dsh_codec.rules import RuleCheck
 
 __all__ = ["WINDOW_MS", "StreamSource", "Writer"]
 
@@ -85,6 +90,7 @@ class Writer:
         self._truncate_to = plan.truncate_to
         self._recovered = plan.recovered
         self._needs_marker = plan.needs_marker
+        self._check = options.append_check(plan)
         self._buffer: list[EncodedRows] = []
         self._buffered_count = 0
         self._deadline_ms = 0.0
@@ -101,6 +107,7 @@ class Writer:
         level: int = DEFAULT_LEVEL,
         window_ms: float = WINDOW_MS,
         durable: bool = True,
+        check: Level = "scan",
         clock: Callable[[], float] = time.monotonic,
         files: FileSystem | None = None,
         lock_backend: LockBackend | None = None,
@@ -119,6 +126,10 @@ class Writer:
             window_ms: How long `enqueue` may hold events back, in milliseconds.
             durable: Whether every batch waits until it is on disk; without it only `flush` and
                 `close` do, and a crash of the machine may lose batches.
+            check: How far every batch is checked before it is written. `scan`: each event by
+                itself. `read`, `restore`, `full`: also whether it fits what the log holds, so
+                that `dsh_codec.check` accepts the log at this level afterwards; this costs a
+                parse of the rows and the rules over them.
             clock: Seconds from any origin, never going back.
             files: Where it is written; None: the file system of this machine.
             lock_backend: How sessions are locked; None: as this system does.
@@ -157,7 +168,7 @@ class Writer:
             needs_marker=is_seeded,
         )
         options = _Options.of(
-            level, window_ms, durable, clock, files, lock_backend, MAX_ROW_BYTES
+            level, window_ms, durable, clock, files, lock_backend, MAX_ROW_BYTES, check
         )
         return cls(plan, options)
 
@@ -171,6 +182,7 @@ class Writer:
         level: int = DEFAULT_LEVEL,
         window_ms: float = WINDOW_MS,
         durable: bool = True,
+        check: Level = "scan",
         max_row_bytes: int = MAX_ROW_BYTES,
         max_frame_plain_bytes: int = MAX_FRAME_PLAIN_BYTES,
         clock: Callable[[], float] = time.monotonic,
@@ -189,6 +201,7 @@ class Writer:
             level: As for `create`.
             window_ms: As for `create`.
             durable: As for `create`.
+            check: As for `create`; also how far the log is checked now, `read` at least.
             max_row_bytes: Bytes in one row, read or written.
             max_frame_plain_bytes: Bytes of plaintext in one frame.
             clock: As for `create`.
@@ -209,10 +222,10 @@ class Writer:
             OSError: The system refuses.
 
         Note:
-            One pass at level `read` (00 §6), in bounded memory. Spec: 10 §9, §10.
+            One pass, in bounded memory. Spec: 00 §6, 10 §9, §10.
         """
         options = _Options.of(
-            level, window_ms, durable, clock, files, lock_backend, max_row_bytes
+            level, window_ms, durable, clock, files, lock_backend, max_row_bytes, check
         )
         path = locate(source, compression)
         lock = SessionLock(Path(path).parent, backend=options.lock_backend)
@@ -221,6 +234,7 @@ class Writer:
             path = locate(source, compression)
             state = read_for_append(
                 path,
+                level="read" if check == "scan" else check,
                 session_id=session_id,
                 max_row_bytes=max_row_bytes,
                 max_frame_plain_bytes=max_frame_plain_bytes,
@@ -244,6 +258,7 @@ class Writer:
             event_count=state.event_count,
             truncate_to=state.truncate_to,
             recovered=state.recovered,
+            rules=state.rules,
         )
         return cls(plan, options)
 
@@ -323,7 +338,9 @@ class Writer:
         Raises:
             SeqGapError: A seq does not continue the log.
             UnsupportedError, RowError: An event breaks a rule, see `kernel.encode_events`. Nothing
-                is written then, nor for the next two.
+                is written then, nor for the next three.
+            CorruptLogError, UnsupportedError: The log would break a rule of the level that
+                `check` asked for; `.rule` and `.seq` tell which and where.
             LimitExceededError: A row or the batch exceeds a limit.
             TypeError: An event holds something that is no JSON value.
             SessionLockedError, FileExistsError, IdentityError: The first batch of a new session
@@ -334,7 +351,8 @@ class Writer:
             ValueError: The writer is closed.
 
         Note:
-            Spec: 10 §11.2, §8.4.
+            Without `check`, an event is judged by itself: row admission, members, seq. Whether it
+            fits the others (30 §7 to §10) is then for the caller to know. Spec: 10 §11.2, §8.4.
         """
         self._require_open()
         batch = self._admit(events)
@@ -526,7 +544,23 @@ class Writer:
                 message, self.path, None, None, self.next_seq, None, "10 §4.4"
             )
         _check_batch_bytes(batch)
+        if self._check is not None and batch.event_count:
+            try:
+                self._check.take(batch.text, self.next_seq, self._events)
+            except DshCodecError as error:
+                raise error.located(path=self.path) from None
         return batch
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events before the next batch, those held back included."""
+        from dsh_codec.append_check import parsed_rows
+
+        if self._file is not None:
+            with open_log(self.path, max_row_bytes=self._options.max_row_bytes) as log:
+                for event in islice(log, self._stored_count):
+                    yield event.envelope
+        text = b"".join(batch.text for batch in self._buffer)
+        yield from parsed_rows(text, self._stored_count)
 
     def _drain(self) -> None:
         while self._buffer:
@@ -608,6 +642,7 @@ class _Options(NamedTuple):
     files: FileSystem
     lock_backend: LockBackend | None
     max_row_bytes: int
+    check: Level
 
     @classmethod
     def of(
@@ -619,14 +654,27 @@ class _Options(NamedTuple):
         files: FileSystem | None,
         lock_backend: LockBackend | None,
         max_row_bytes: int,
+        check: Level,
     ) -> _Options:
+        if check not in get_args(Level):
+            message = f"check is one of {', '.join(get_args(Level))}, not {check!r}"
+            raise ValueError(message)
         if window_ms < 0:
             message = f"window_ms is 0 or more, not {window_ms}"
             raise ValueError(message)
         chosen = files if files is not None else OsFileSystem()
         return cls(
-            level, window_ms, durable, clock, chosen, lock_backend, max_row_bytes
+            level, window_ms, durable, clock, chosen, lock_backend, max_row_bytes, check
         )
+
+    def append_check(self, plan: _Plan) -> AppendCheck | None:
+        """Return what checks batches against what the log holds, if anything is to."""
+        if self.check == "scan":
+            return None
+        # The rules take time to import.
+        from dsh_codec.append_check import AppendCheck
+
+        return AppendCheck(plan.header, self.check, plan.rules, plan.event_count)
 
 
 class _Plan(NamedTuple):
@@ -643,6 +691,7 @@ class _Plan(NamedTuple):
     truncate_to: int | None = None
     recovered: Sequence[bytes] = ()
     needs_marker: bool = False
+    rules: RuleCheck | None = None
 
 
 _NO_ROWS: Final = EncodedRows(b"", 0, has_marker=False)

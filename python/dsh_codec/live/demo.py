@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 import secrets
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsh_codec.check import check
@@ -73,6 +74,15 @@ class DemoResult(NamedTuple):
     def has_agreed(self) -> bool:
         """Whether the log is sound, and both show it, the one that was cut off as well."""
         return self.status == "sound" and all(self.is_equal) and self.openings == (1, 2)
+
+
+def _require_speed(value: object) -> None:
+    if not isinstance(value, int | float):
+        message = f"speed is a number, not {type(value).__name__}"
+        raise TypeError(message)
+    if not 0 < value < inf:
+        message = f"speed has to be a finite number above 0, not {value}"
+        raise ValueError(message)
 
 
 class TranscriptLine(NamedTuple):
@@ -171,9 +181,14 @@ class Demo:
         Args:
             root: Sessions root for the log, which is left there.
             seed: Seed of the script: how texts are cut into chunks, and where the line is cut.
-            speed: How many times faster than a model speaks, above 0.
+            speed: How many times faster than a model speaks, finite and above 0.
             clock: Returns milliseconds since the Unix epoch.
+
+        Raises:
+            TypeError: `speed` is no number.
+            ValueError: `speed` is not finite or not above 0.
         """
+        _require_speed(speed)
         self.statuses = ["connects", "connects"]
         self._root = root
         self._chance = random.Random(seed)  # noqa: S311 - a script, no secret
