@@ -52,7 +52,8 @@ _STYLES: Final = {
 def live_demo(*, seed: int, speed: float, root: Path | None, as_json: bool) -> int:
     """Watch a scripted model with two viewers.
 
-    One of them is cut off and comes back. Exit code 0 if the log ends up sound and both viewers show exactly what it holds, else 1.
+    One of them is cut off and comes back. Exit code 0 if the log ends up sound and both viewers
+    show exactly what it holds, else 1.
     """
     with ExitStack() as stack:
         kept = root or stack.enter_context(tempfile.TemporaryDirectory())

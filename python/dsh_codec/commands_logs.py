@@ -51,7 +51,8 @@ _last = click.option(
 def list_sessions(root: Path | None, *, compression: Any, as_json: bool) -> int:
     """List the sessions under a root, from their headers.
 
-    `find` does the same with filters, and reads all rows on request. Exit code 1 or 2 if some of them cannot be read, as `check` has it.
+    `find` does the same with filters, and reads all rows on request. Exit code 1 or 2 if some of
+    them cannot be read, as `check` has it.
     """
     tally = Tally()
     with refusals():
