@@ -268,6 +268,32 @@ def test_index_reads_the_evidence_of_children(tmp_path: Path) -> None:
     assert (found["one"].child_created_at, found["old"].child_created_at) == (5, 7)
 
 
+def catalog(version: int) -> Any:
+    data = {"version": version, "childId": "x", "childCreatedAt": 1, "mode": "one-shot"}
+    return {"type": "subagent/catalog", "data": data}
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ([{"type": "workspace/changes", "data": {}, "ignorable": True}], 1),
+        ([{"type": "workspace/changes", "data": {}, "surfaceOp": "append"}], 0),
+        ([{"type": "my/thing", "data": {}, "ignorable": True, "surfaceOp": 1}], 1),
+        ([catalog(0)], 1),
+        ([catalog(0), catalog(1)], 0),
+        ([catalog(2)], 0),
+    ],
+    ids=["known", "known-surface", "opaque-surface", "catalog", "twice", "external"],
+)
+def test_child_is_judged_with_the_types_of_its_generation(
+    tmp_path: Path, rows: list[Any], count: int
+) -> None:
+    """50 §8.6: types of generation 3 are known there; §8.4 judges the catalog, too."""
+    write_session(tmp_path, "kid", child_text("kid", descriptor(), *rows), 3)
+    found = ChildIndex.of(tmp_path).evidence("s0")
+    assert [child.descriptor_count for child in found] == [count]
+
+
 def test_index_refuses_two_logs_of_one_child(tmp_path: Path) -> None:
     for place in ("a", "b"):
         write_session(tmp_path / place, "kid", child_text("kid"), 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsh_codec.errors import DshCodecError, MigrationRefusedError, UnsupportedError
-from dsh_codec.events import is_object, quote
+from dsh_codec.events import SURFACE_ROLES, is_object, quote
 from dsh_codec.migrate.refusal import EdgeRefusalError
 from dsh_codec.migrate.v3_v4 import V3_TYPES, lift_result, rewrite_sources
 from dsh_codec.rules.relationships import RelationshipMachine
@@ -19,12 +19,17 @@ __all__ = ["AcceptanceV3"]
 
 _FORKED = "forked-tool-result-"
 
+_SURFACE_MEMBERS = frozenset(("surfaceOp", "sourceEventSeqs"))
+
+_ALONE = ("R3", "R4")
+"""Rules of 50 §8.4 that judge an event alone, beside the lifecycle."""
+
 
 class AcceptanceV3:
-    """The lifecycle rules of 50 §8.4 over events of generation 3, as a state machine.
+    """The rules of 50 §8.4 over events of generation 3, as a state machine.
 
     The machine of generation 4 judges each event as it would look there: results without their
-    wrapper, producers for plugins. Only its lifecycle rules count.
+    wrapper, producers for plugins. Only its rules of that section count.
     """
 
     def __init__(self, header_fields: Mapping[str, Any]) -> None:
@@ -49,6 +54,10 @@ class AcceptanceV3:
                 raise UnsupportedError(message, rule="50 §8.6")
             # Whatever generation 4 makes of the name, here it is unknown.
             event = event | {"type": "plugin:opaque"}
+        elif kind not in SURFACE_ROLES and _SURFACE_MEMBERS & event.keys():
+            # The decoder takes types that generation 2 lacks for opaque ones.
+            message = f"{quote(kind)} has a member of surface events"
+            raise MigrationRefusedError(message, rule="50 §8.6")
         self._raise_first(self._machine.findings(_as_v4(event)))
 
     def finish(self) -> None:
@@ -61,7 +70,8 @@ class AcceptanceV3:
 
     def _raise_first(self, findings: list[DshCodecError]) -> None:
         for finding in findings:
-            if finding.rule is not None and finding.rule.startswith("L2."):
+            rule = finding.rule or ""
+            if rule.startswith("L2.") or rule in _ALONE:
                 raise finding
 
 
