@@ -34,21 +34,65 @@ fn has_own_escapes_only(literal: &[u8]) -> bool {
     let mut rest = literal;
     while let Some(at) = memchr::memchr(b'\\', rest) {
         let escape = rest.get(at + 1..).unwrap_or_default();
-        match escape {
-            [b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't', ..]
-            | [b'u', b'0', b'0', b'0', b'0'..=b'7' | b'b' | b'e' | b'f', ..]
-            | [b'u', b'0', b'0', b'1', b'0'..=b'9' | b'a'..=b'f', ..] => {}
-            // `\/` stands for itself, and other `\u` may spell anything.
-            _ => return false,
+        if !is_own_escape(escape) {
+            return false;
         }
         rest = escape.get(1..).unwrap_or_default();
     }
     true
 }
 
+/// Whether the writer would make the escape whose backslash stands before some text.
+#[inline]
+fn is_own_escape(text: &[u8]) -> bool {
+    // `\/` stands for itself, and other `\u` may spell anything.
+    matches!(
+        text,
+        [b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't', ..]
+            | [b'u', b'0', b'0', b'0', b'0'..=b'7' | b'b' | b'e' | b'f', ..]
+            | [b'u', b'0', b'0', b'1', b'0'..=b'9' | b'a'..=b'f', ..]
+    )
+}
+
 /// Whether the string literals in some text are canonical; nothing else in it may hold a backslash.
 pub(super) fn is_canonical(literals: &[u8]) -> bool {
-    has_own_escapes_only(literals) && std::str::from_utf8(literals).is_ok()
+    let (own_escapes, is_ascii) = dispatch(Look(literals));
+    own_escapes && (is_ascii || std::str::from_utf8(literals).is_ok())
+}
+
+/// Whether the writer would make every escape of a text in the same way, and whether the text is ASCII.
+struct Look<'b>(&'b [u8]);
+
+impl Task for Look<'_> {
+    type Output = (bool, bool);
+
+    #[inline(always)]
+    fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+        let Self(text) = self;
+        let (chunks, rest) = text.as_chunks::<64>();
+        let mut spare = [0; 64];
+        for (to, from) in spare.iter_mut().zip(rest) {
+            *to = *from;
+        }
+        let mut is_ascii = true;
+        let mut carry = 0; // the first byte of the block is escaped
+        for (at, block) in chunks.iter().chain([&spare]).enumerate() {
+            is_ascii &= !blocks.long(block).high;
+            let backslash = blocks.strings(block).backslash;
+            if backslash | carry == 0 {
+                continue;
+            }
+            let mut escaped = escaped_bytes(backslash, &mut carry);
+            while escaped != 0 {
+                let place = 64 * at + escaped.trailing_zeros() as usize;
+                if !is_own_escape(text.get(place..).unwrap_or_default()) {
+                    return (false, is_ascii);
+                }
+                escaped &= escaped - 1;
+            }
+        }
+        (true, is_ascii)
+    }
 }
 
 /// Whether an array of integers holds white space. All bytes are looked at, which takes many at once.
