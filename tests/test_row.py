@@ -436,6 +436,8 @@ def test_encode_rows_leaves_the_writers_spelling_as_it_is(kernel):
         assert kernel.encode_rows(other, 5) == rows
     assert kernel.encode_rows(b"", 7) == (b"", 0, False)
     assert kernel.encode_rows(rows.text[:-1], 5) == rows
+    with pytest.raises(TypeError):
+        kernel.encode_rows(rows.text.decode(), 5)
 
 
 @pytest.mark.parametrize(

@@ -356,10 +356,11 @@ class Writer:
             The seq that the next event has to have.
 
         Raises:
-            JsonSyntaxError: A row is no JSON. Nothing is written then, nor for the next three.
+            JsonSyntaxError: A row is no JSON. Nothing is written then, nor for the next four.
             SeqGapError: A seq does not continue the log.
             UnsupportedError, RowError: A row breaks a rule, see `kernel.encode_rows`.
             LimitExceededError: A row or the batch exceeds a limit.
+            TypeError: `rows` is no bytes-like object.
             SessionLockedError, FileExistsError, IdentityError, OSError, ValueError: As for
                 `append`.
 
