@@ -77,7 +77,10 @@ def dump(value: Any, /, *, max_depth: int = 1024) -> bytes:
 # --- stream (20) ---
 
 class Packer:
-    """Accumulator that packs timed chunks into records as they arrive. Spec: 20 §3."""
+    """Accumulator that packs timed chunks into records as they arrive. Spec: 20 §3.
+
+    The native one also keeps the JSON text of what was pushed, for `encode_events`.
+    """
 
     def __init__(self) -> None: ...
     def push(self, time: int, chunk: Mapping[str, Any], /) -> None:

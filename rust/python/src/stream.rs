@@ -261,6 +261,8 @@ struct Packing {
 }
 
 /// Accumulator that packs timed chunks into records as they arrive. Spec: 20 §3.
+///
+/// It also keeps the JSON text of what was pushed, for `encode_events`.
 #[pyclass(frozen, module = "dsh_codec._native")]
 pub(crate) struct Packer(Mutex<Packing>);
 
