@@ -434,7 +434,8 @@ def test_rows_are_written_as_their_events_are(kernel, data, time, spaces):
     event = {"type": "x", "seq": 3, "time": time, "data": data}
     separators = (", ", ": ") if spaces else (",", ":")
     row = json.dumps(event, separators=separators, ensure_ascii=spaces)
-    text = row.encode("utf-8", "surrogatepass")
+    # No text is that long.
+    text = row.replace("Infinity", "1e999").encode("utf-8", "surrogatepass")
     parsed = kernel.parse(text)
     assert outcome(lambda: kernel.encode_rows(text, 3)) == outcome(
         lambda: kernel.encode_events([parsed], 3)
