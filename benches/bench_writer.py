@@ -31,6 +31,9 @@ MB = 1_000_000
 # What the harness compresses with. Spec: 70 §1.
 PARAMETERS = {"window_log": 21, "write_content_size": False, "write_checksum": True}
 BATCHES = ("settlement", "ten", "one", "import")
+# What is appended: values of Python, rows that are text already, a packer that got its chunks before.
+CASES = [(given, name) for given in ("values", "text") for name in BATCHES]
+CASES.append(("packer", "settlement"))
 STORED: dict[str, Any] = {"plain": "none", "zstd": "zstd"}
 
 
@@ -72,33 +75,73 @@ def compressor() -> Callable[[bytes], bytes]:
     return compress
 
 
+def packer_of(event: Event) -> dsh.Packer:
+    """Return a packer that got the chunks of a settlement one by one."""
+    packer = dsh.Packer()
+    for time, chunk in dsh.expand(event["data"]["stream"]):
+        packer.push(time, chunk)
+    return packer
+
+
 class Appends:
     """A batch, appended by a writer and by peers, each to a file of its own."""
 
     def __init__(
-        self, folder: Path, events: list[Event], stored: str, *, durable: bool
+        self,
+        folder: Path,
+        events: list[Event],
+        stored: str,
+        *,
+        given: str,
+        durable: bool,
     ) -> None:
         self.events = events
+        self.count = len(events)
         self.durable = durable
-        self.lines = [orjson.dumps(event) + b"\n" for event in events]
-        self.text = b"".join(self.lines)
         compress: Callable[[bytes], bytes] = (
             bytes if stored == "plain" else compressor()
         )
         self.compress = compress
-        if stored == "zstd":
-            assert compress(self.text) == kernel.encode_frame(self.text)
         header = {"id": "bench", "createdAt": 0}
         self.writer = dsh.Writer.create(
             folder, header, compression=STORED[stored], durable=durable
         )
         self.writer.flush()
+        self.head_bytes = Path(self.writer.path).stat().st_size
+        self.ours = getattr(self, f"of_{given}")
+        if given == "packer":
+            data = events[0]["data"]
+            message = data.get("message", {"id": None, "source": {}})
+            self.packer = packer_of(events[0])
+            self.members: dict[str, Any] = {
+                "turn": data["turn"],
+                "step": data["step"],
+                "time_ms": events[0]["time"],
+                "message_id": message["id"],
+                "provider": message["source"].get("provider"),
+                "model": message["source"].get("model"),
+            }
+            self.of_packer()
+            with dsh.open(self.writer.path) as log:
+                events = [log[0].envelope]
+        for seq, event in enumerate(events):
+            event["seq"] = seq
+        self.text = b"".join(orjson.dumps(event) + b"\n" for event in events)
+        assert kernel.encode_rows(self.text, 0).text == self.text
+        if stored == "zstd":
+            assert compress(self.text) == kernel.encode_frame(self.text)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.file = os.open(folder / "bare", flags, 0o600)
 
     def close(self) -> None:
         os.close(self.file)
         self.writer.close()
+        if self.ours == self.of_text:
+            # The same batch, again and again.
+            batch = self.compress(self.text)
+            data = Path(self.writer.path).read_bytes()[self.head_bytes :]
+            assert data == batch * (len(data) // len(batch))
+            return
         # Nothing but sound rows, in frames that decode.
         scan = kernel.check_file(self.writer.path).scan
         assert (scan.event_count, scan.issue) == (self.writer.next_seq, None)
@@ -110,47 +153,67 @@ class Appends:
 
     def bare(self) -> int:
         self.put(self.text)
-        return len(self.events)
+        return self.count
 
     def with_orjson(self) -> int:
         self.put(b"".join([orjson.dumps(event) + b"\n" for event in self.events]))
-        return len(self.events)
+        return self.count
 
-    def ours(self) -> int:
+    def read_with_orjson(self) -> int:
+        for line in self.text.splitlines():
+            orjson.loads(line)
+        self.put(self.text)
+        return self.count
+
+    def of_values(self) -> int:
         first = self.writer.next_seq
         for seq, event in enumerate(self.events, first):
             event["seq"] = seq
         return self.writer.append(self.events) - first
 
+    def of_text(self) -> int:
+        # Only then the seqs of the text are right once more.
+        self.writer._stored_count = 0
+        return self.writer.append_rows(self.text)
 
-def described(events: list[Event], name: str) -> str:
+    def of_packer(self) -> int:
+        seq = self.writer.append_settlement(self.packer, **self.members)
+        return self.writer.next_seq - seq
+
+
+def described(events: list[Event], name: str, given: str) -> str:
     size = sum(len(orjson.dumps(event)) + 1 for event in events)
     tokens = f", {chunks_in(events[0])} tokens" if name == "settlement" else ""
     count = f"{len(events)} events" if len(events) > 1 else "1 event"
-    return f"{count}{tokens}, {size / 1000:,.1f} kB"
+    return f"{count}{tokens}, {size / 1000:,.1f} kB, from {given}"
 
 
 @pytest.mark.parametrize("stored", STORED)
-@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize(("given", "name"), CASES)
 def bench_append(
-    compare: Comparison, logs: Logs, tmp_path: Path, name: str, stored: str
+    compare: Comparison, logs: Logs, tmp_path: Path, name: str, stored: str, given: str
 ) -> None:
     """Without sync: what a batch costs above its bytes."""
     events = batch_of(logs, name)
-    appends = Appends(tmp_path, events, stored, durable=False)
+    appends = Appends(tmp_path, events, stored, given=given, durable=False)
     floor, bare = (0.5, "bare write")
     if stored == "zstd":
         floor, bare = (0.8, "libzstd level 3 and write")
     count = len(events)
+    peers = [Contender(bare, appends.bare, count, floor)]
+    if given == "values":
+        # The limit: the values have to become text.
+        peers.append(Contender(f"orjson.dumps, {bare}", appends.with_orjson, count))
+    elif given == "text":
+        # No check but that each row is JSON.
+        peers.append(
+            Contender(f"orjson.loads, {bare}", appends.read_with_orjson, count)
+        )
     with ExitStack() as stack:
         stack.callback(appends.close)
         compare(
-            f"append {described(events, name)}, {stored}",
-            [
-                Contender(bare, appends.bare, count, floor),
-                # The limit: the values have to become text.
-                Contender(f"orjson.dumps, {bare}", appends.with_orjson, count),
-            ],
+            f"append {described(events, name, given)}, {stored}",
+            peers,
             Contender("Writer", appends.ours, count),
             size=len(appends.text),
             rows=count,
@@ -158,18 +221,18 @@ def bench_append(
 
 
 @pytest.mark.parametrize("stored", STORED)
-@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize(("given", "name"), CASES)
 def bench_durable_append(
-    compare: Comparison, logs: Logs, tmp_path: Path, name: str, stored: str
+    compare: Comparison, logs: Logs, tmp_path: Path, name: str, stored: str, given: str
 ) -> None:
     """With sync: a batch that is on disk when the call returns."""
     events = batch_of(logs, name)
-    appends = Appends(tmp_path, events, stored, durable=True)
+    appends = Appends(tmp_path, events, stored, given=given, durable=True)
     count = len(events)
     with ExitStack() as stack:
         stack.callback(appends.close)
         bare, ours = compare.measure(
-            f"durable append of {name}, {stored}",
+            f"durable append of {name} from {given}, {stored}",
             [
                 Contender("bare", appends.bare, count),
                 Contender("Writer", appends.ours, count),
@@ -180,7 +243,7 @@ def bench_durable_append(
     pairs = zip(ours.seconds, bare.seconds, strict=True)
     compare.line(
         Line(
-            f"append {described(events, name)}, {stored}, fsync",
+            f"append {described(events, name, given)}, {stored}, fsync",
             "write and fsync of the same bytes",
             median(a / b for a, b in pairs),
             1.15,

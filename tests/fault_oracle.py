@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dsh_codec as dsh
+from dsh_codec import kernel
 from dsh_codec.durable import OsFileSystem
 from dsh_codec.place import marks_of, read_for_append
 from dsh_codec.writer import Writer
@@ -78,6 +79,18 @@ def make_log(
         for batch in batches:
             writer.append(batch)
     return Path(writer.path)
+
+
+def rows_of(events: list[Event]) -> bytes:
+    """Return events as the rows of a log."""
+    return b"".join(kernel.encode_event(event) + b"\n" for event in events)
+
+
+def append_as(writer: Writer, way: str, events: list[Event]) -> int:
+    """Append a batch as events, or as rows that are text already."""
+    if way == "rows":
+        return writer.append_rows(rows_of(events))
+    return writer.append(events)
 
 
 def read(path: Path | str) -> list[Event]:

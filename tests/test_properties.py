@@ -418,6 +418,50 @@ def test_native_encodes_like_pure(both, event):
 
 
 @QUICK
+@given(data=logs(), flip=st.integers(0, 4000), code=st.integers(0, 255))
+def test_native_takes_rows_like_pure(both, data, flip, code):
+    """Rows as they come, and with one byte changed."""
+    rows = bytearray(data.partition(b"\n")[2])
+    same_on(both, lambda kernel: kernel.encode_rows(rows, 0))
+    if flip < len(rows):
+        rows[flip] = code
+    same_on(both, lambda kernel: kernel.encode_rows(rows, 0))
+
+
+@QUICK
+@given(data=values, time=times, spaces=st.booleans())
+def test_rows_are_written_as_their_events_are(kernel, data, time, spaces):
+    event = {"type": "x", "seq": 3, "time": time, "data": data}
+    separators = (", ", ": ") if spaces else (",", ":")
+    row = json.dumps(event, separators=separators, ensure_ascii=spaces)
+    # No text is that long.
+    text = row.replace("Infinity", "1e999").encode("utf-8", "surrogatepass")
+    parsed = kernel.parse(text)
+    assert outcome(lambda: kernel.encode_rows(text, 3)) == outcome(
+        lambda: kernel.encode_events([parsed], 3)
+    )
+
+
+@QUICK
+@given(timed=timed_chunks)
+def test_packer_is_written_as_its_records(kernel, timed):
+    """After every chunk, and if it is asked for only once."""
+    here = {"type": "assistant/attempt", "seq": 0, "time": 1}
+
+    def written(stream: Any) -> Any:
+        event = {**here, "data": {"a": 1, "stream": stream}}
+        return outcome(lambda: kernel.encode_events([event], 0))
+
+    packer = kernel.Packer()
+    for time, chunk in timed:
+        packer.push(time, chunk)
+        assert written(packer) == written(packer.snapshot())
+    last = kernel.Packer()
+    last.extend(timed)
+    assert written(last) == written(packer.snapshot())
+
+
+@QUICK
 @given(timed=mutated(timed_chunks.map(as_objects)))
 def test_native_packs_like_pure(both, timed):
     same_on(both, lambda kernel: kernel.pack(timed))

@@ -417,6 +417,113 @@ def test_encode_events_passes_other_errors_through(kernel):
         kernel.encode_events(failing(), 0)
 
 
+# --- rows that come as text ---
+
+
+def test_encode_rows_leaves_the_writers_spelling_as_it_is(kernel):
+    """Spec 10 §1.1: the very object is given back."""
+    events = [
+        event(
+            5, data={"a": [1, -2.5, "\x1b\n\xe9\x7f/"], "b": [["x", ""], {}, [], None]}
+        ),
+        event(6, sourceEventSeqs=[0, 1, 2, 4, 5], surfaceOp="append"),
+    ]
+    rows = kernel.encode_events(events, 5)
+    again = kernel.encode_rows(rows.text, 5)
+    assert again == rows
+    assert again.text is rows.text
+    for other in (bytearray(rows.text), memoryview(rows.text)):
+        assert kernel.encode_rows(other, 5) == rows
+    assert kernel.encode_rows(b"", 7) == (b"", 0, False)
+    assert kernel.encode_rows(rows.text[:-1], 5) == rows
+    with pytest.raises(TypeError):
+        kernel.encode_rows(rows.text.decode(), 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (b'{"a": 1}', b'{"a":1}'),
+        (b'{"a":1}\t', b'{"a":1}'),
+        (b'{"b":1,"1":2}', b'{"1":2,"b":1}'),
+        (b'{"a":1,"b":2,"a":3}', b'{"a":3,"b":2}'),
+        (b'{"a":-0,"a":3}', b'{"a":3}'),
+        (b"[1.0,1e2,12345678901234567890]", b"[1,100,12345678901234567000]"),
+        (b'"\\u0041\\/\\u000a\\ud83d\\ude00\\uD83D"', '"A/\\n\U0001f600\\ud83d"'.encode()),
+        (b'"a\xff"', '"a\ufffd"'.encode()),
+        (b'["a" ,"b"]', b'["a","b"]'),
+        (b"[[ ],{ }]", b"[[],{}]"),
+    ],
+)  # fmt: skip
+def test_encode_rows_respells(kernel, given, written):
+    """Spec 10 §1, §1.1; the rows around it stand."""
+    first, last = line(event(4)), line(event(6))
+    row = b'{"type":"x","seq":5,"time":1,"data":%s}\n'
+    rows = kernel.encode_rows(first + row % given + last, 4)
+    assert rows == (first + row % written + last, 3, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (b"[0,1,2]", b"[[0,2]]"),
+        (b"[[0,1],3]", b"[0,1,3]"),
+        (b"[[0,0],[1,3]]", b"[[0,3]]"),
+        (b"[3,0,1,2]", b"[3,0,1,2]"),
+        (b"[2.0]", b"[2]"),
+        (b"[]", b"[]"),
+    ],
+)
+def test_encode_rows_respells_seqs(kernel, given, written):
+    """Spec 10 §6."""
+    row = b'{"sourceEventSeqs":%s,"type":"x","seq":5,"time":1,"data":null}\n'
+    assert kernel.encode_rows(row % given, 5).text == row % written
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "rule"),
+    [
+        (b"", JsonSyntaxError, "10 §1"),
+        (b"{", JsonSyntaxError, "10 §1"),
+        (b'{"type":"x"', JsonSyntaxError, "10 §1"),
+        (line(event(5))[:-1] + b" x", JsonSyntaxError, "10 §1"),
+        (b"\xef\xbb\xbf" + line(event(5))[:-1], JsonSyntaxError, "10 §1"),
+        (b"[1]", RowError, "10 §5.1"),
+        (line(event(6))[:-1], SeqGapError, "10 §5.1"),
+        (line({**event(5), "seq": "5"})[:-1], SeqGapError, "10 §5.1"),
+        (line({**event(5), "extra": 1})[:-1], RowError, "10 §5.1"),
+        (line({**event(5), "time": 1.5})[:-1], RowError, "10 §5.1"),
+        (line({**event(5), "ignorable": False})[:-1], RowError, "10 §5.1"),
+        (line(event(5, "session/end-seed", []))[:-1], RowError, "10 §4.4"),
+        (line(event(5, sourceEventSeqs=[5]))[:-1], RowError, "10 §6"),
+        (line(event(5, sourceEventSeqs="0"))[:-1], RowError, "10 §6"),
+        (line(event(5, "tool/result", {}))[:-1], RowError, "E"),
+        (line(event(5, "tool/code-dispatch"))[:-1], UnsupportedError, "C1"),
+        # The earlier rule of two.
+        (line(event(6, "tool/result", {"a": -0.0}))[:-1], RowError, "E"),
+        (line(event(6, data=-0.0))[:-1], SeqGapError, "10 §5.1"),
+        (line(event(5, data={"a": [-0.0]}))[:-1], RowError, "10 §11.2"),
+        (line(event(5, data=0)).replace(b":0}\n", b":1e999}"), RowError, "10 §11.2"),
+        (line(event(5, data="x" * 200))[:-1], LimitExceededError, None),
+        (line(event(5, data=0)).replace(b":0}\n", b":" + b"[" * 1024 + b"]" * 1024 + b"}"), LimitExceededError, None),
+    ],
+)  # fmt: skip
+def test_encode_rows_refuses(kernel, bad, error, rule):
+    """Spec 10 §1, §5.1, §6, §8.1, §11.2, 30 §6: class, place and rule of what refuses."""
+    text = line(event(4)) + bad + b"\n" + line(event(7))
+    with pytest.raises(error) as caught:
+        kernel.encode_rows(text, 4, max_row_bytes=150)
+    assert type(caught.value) is error
+    assert (caught.value.seq, caught.value.rule) == (5, rule)
+
+
+def test_encode_rows_tells_of_an_inherited_marker(kernel):
+    """Spec 10 §4.4."""
+    for inherited, expected in ((True, True), (1, False), (None, False)):
+        marker = line(event(0, "session/end-seed", {"inherited": inherited}))
+        assert kernel.encode_rows(marker + line(event(1)), 0).has_marker is expected
+
+
 # --- scan of generation 4 ---
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsh_codec import TimedChunk
-from dsh_codec.errors import StreamError, UnknownChunkError
+from dsh_codec.errors import LimitExceededError, StreamError, UnknownChunkError
 
 MAX = 2**53 - 1
 
@@ -414,6 +414,58 @@ def test_assemble_keeps_a_block_without_type(kernel, block):
     made = assembled(kernel, [{"type": "block-end", "index": 0, "block": block}])
     assert made.blocks() == [block]
     assert made.interrupted_blocks() == []
+
+
+def test_push_records_takes_a_packer(kernel):
+    packer = kernel.Packer()
+    for at, chunk in enumerate(
+        (
+            {"type": "text-delta", "index": 0, "text": "a\ud83d"},
+            {"type": "text-delta", "index": 0, "text": "\ude00"},
+            {"type": "tool-call-delta", "index": 1, "id": "c", "name": "n", "argumentsDelta": "{"},
+            {"type": "tool-call-delta", "index": 1, "id": "c", "argumentsDelta": "}"},
+            {"type": "reasoning-delta", "index": 2, "text": " "},
+            {"type": "usage", "usage": {"inputTokens": 1}},
+            {"type": "block-end", "index": 2, "block": {"type": "image"}},
+            {"type": "reasoning-delta", "index": 2, "text": "late"},
+        )
+    ):  # fmt: skip
+        packer.push(at, chunk)
+    assembler = kernel.Assembler()
+    assembler.push_records(packer)
+    assert assembler.blocks() == [
+        {"type": "text", "text": "a\U0001f600"},
+        {"type": "tool-call", "id": "c", "name": "n", "arguments": "{}"},
+        {"type": "image"},
+    ]
+    assert assembler.usage() == {"inputTokens": 1}
+
+
+def test_packer_is_a_member_of_data_only(kernel):
+    packer = kernel.Packer()
+    for data in (packer, [packer], {"a": [packer]}, {"a": {"b": packer}}):
+        with pytest.raises(TypeError):
+            kernel.encode_events([{"type": "x", "seq": 0, "time": 1, "data": data}], 0)
+    with pytest.raises(TypeError):
+        kernel.dump({"data": {"stream": packer}})
+
+
+def test_packer_with_a_chunk_too_deep_for_a_row(kernel):
+    """Depth 1,024 (10 §1): four levels around the chunk."""
+    for depth, fits in ((1019, True), (1020, False)):
+        packer = kernel.Packer()
+        value: Any = 1
+        for _ in range(depth):
+            value = [value]
+        packer.push(1, {"type": "usage", "usage": value})
+        packer.push(2, {"type": "text-delta", "index": 0, "text": "a"})
+        event = {"type": "x", "seq": 0, "time": 1, "data": {"stream": packer}}
+        if fits:
+            assert kernel.encode_events([event], 0).event_count == 1
+            continue
+        for _ in range(2):
+            with pytest.raises(LimitExceededError):
+                kernel.encode_events([event], 0)
 
 
 def test_push_records_equals_pushing_members(kernel):

@@ -22,9 +22,11 @@ from fault_oracle import (
     QUIET,
     STORED,
     FaultyFileSystem,
+    append_as,
     judge,
     make_log,
     read,
+    rows_of,
     session_events,
     state_of,
 )
@@ -367,6 +369,13 @@ def test_batch_that_does_not_fit_the_log_is_refused_where_asked(
             with pytest.raises(dsh.DshCodecError) as caught:
                 writer.append([{**bad, "seq": writer.next_seq}])
             assert (caught.value.rule, caught.value.path) == (rule, writer.path)
+            with pytest.raises(dsh.DshCodecError) as caught:
+                writer.append_rows(
+                    kernel.encode_events(
+                        [{**bad, "seq": writer.next_seq}], writer.next_seq
+                    ).text
+                )
+            assert (caught.value.rule, caught.value.path) == (rule, writer.path)
         assert writer.append(ALL[4:]) == len(ALL)
     with Writer.open(writer.path, files=QUIET, check=level) as again:
         with pytest.raises(dsh.DshCodecError):
@@ -646,6 +655,77 @@ def test_writer_without_syncs_does_them_at_the_end(tmp_path: Path) -> None:
     assert files.steps[-2:] == ["sync", "close"]
 
 
+# --- rows that are text already ---
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_rows_give_the_bytes_of_their_events(tmp_path: Path, stored: Any) -> None:
+    """Spec 10 §11.2: one batch, one frame; buffered events come first."""
+    batches = [ALL[:2], ALL[2:6]]
+    expected = make_log(tmp_path / "events", [*batches, ALL[6:7], ALL[7:]], stored)
+    root = tmp_path / "rows"
+    with Writer.create(root, HEADER, compression=stored, files=QUIET) as writer:
+        writer.flush()
+        for batch in batches:
+            assert writer.append_rows(rows_of(batch)) == batch[-1]["seq"] + 1
+        writer.enqueue(ALL[6:7])
+        assert writer.append_rows(b"") == 7
+        assert writer.buffered_count == 1
+        writer.append_rows(memoryview(rows_of(ALL[7:])[:-1]))
+    assert Path(writer.path).read_bytes() == expected.read_bytes()
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_refused_rows_leave_the_log_as_it_is(tmp_path: Path, stored: Any) -> None:
+    path = make_log(tmp_path, [ALL[:2]], stored)
+    before = state_of(path)
+    good = rows_of(ALL[2:4])
+    with Writer.open(path) as writer:
+        for bad, error in (
+            (good + b'{"torn', dsh.CorruptLogError),
+            (good + b"\n", dsh.CorruptLogError),
+            (good + rows_of(ALL[5:6]), dsh.SeqGapError),
+            (
+                good + b'{"type":"tool/code-dispatch","seq":4,"time":1,"data":{}}',
+                dsh.UnsupportedError,
+            ),
+        ):
+            with pytest.raises(error) as refusal:
+                writer.append_rows(bad)
+            assert refusal.value.path == str(path)
+            assert refusal.value.seq == 4
+        with pytest.raises(dsh.RowError, match="inherited"):
+            writer.append_rows(good + rows_of([{**MARKER, "seq": 4}]))
+        assert writer.next_seq == 2
+        assert state_of(path) == before
+        assert writer.append_rows(good) == 4
+    with pytest.raises(ValueError, match="closed"):
+        writer.append_rows(good)
+    judge(path, ALL[:4], [])
+
+
+def test_rows_in_another_spelling_are_respelled(tmp_path: Path) -> None:
+    """Spec 10 §1.1, 70 §1: what is on disk is what the harness would write."""
+    path = make_log(tmp_path, [ALL[:2]], "none")
+    odd = b'{ "type": "turn/end",\t"seq":2.0, "time":1e3, "data":{"b":"\\u0041","1":1} }\r\n'
+    with Writer.open(path) as writer:
+        writer.append_rows(odd)
+    row = b'{"type":"turn/end","seq":2,"time":1000,"data":{"1":1,"b":"A"}}\n'
+    assert path.read_bytes().endswith(rows_of(ALL[1:2]) + row)
+
+
+def test_rows_through_asyncio(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with await AsyncWriter.create(tmp_path, HEADER) as writer:
+            assert await writer.append_rows(rows_of(ALL[:2])) == 2
+            with pytest.raises(dsh.SeqGapError):
+                await writer.append_rows(rows_of(ALL[3:4]))
+            path = writer.writer.path
+        assert read(path) == ALL[:2]
+
+    asyncio.run(run())
+
+
 # --- settlements (30 §4, §10) ---
 
 
@@ -791,11 +871,11 @@ class WriterMachine(RuleBasedStateMachine):
         known = len(self.stored) + len(self.buffered)
         return self.events[known : known + count]
 
-    @rule(count=st.integers(0, 7))
-    def append(self, count: int) -> None:
+    @rule(count=st.integers(0, 7), way=st.sampled_from(["events", "rows"]))
+    def append(self, count: int, way: str) -> None:
         batch = self._next(count)
         if self.writer is not None:
-            self.writer.append(batch)
+            append_as(self.writer, way, batch)
             if batch:
                 self.stored += self.buffered + batch
                 self.buffered = []
@@ -818,6 +898,8 @@ class WriterMachine(RuleBasedStateMachine):
             batch = [{**event, "seq": event["seq"] + offset} for event in self._next(2)]
             with pytest.raises(dsh.SeqGapError):
                 self.writer.append(batch)
+            with pytest.raises(dsh.SeqGapError):
+                self.writer.append_rows(rows_of(batch))
 
     @rule()
     def second_writer(self) -> None:

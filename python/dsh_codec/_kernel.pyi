@@ -77,7 +77,10 @@ def dump(value: Any, /, *, max_depth: int = 1024) -> bytes:
 # --- stream (20) ---
 
 class Packer:
-    """Accumulator that packs timed chunks into records as they arrive. Spec: 20 §3."""
+    """Accumulator that packs timed chunks into records as they arrive. Spec: 20 §3.
+
+    The native one also keeps the JSON text of what was pushed, for `encode_events`.
+    """
 
     def __init__(self) -> None: ...
     def push(self, time: int, chunk: Mapping[str, Any], /) -> None:
@@ -178,8 +181,8 @@ class Assembler:
             StreamError: The chunk cannot be assembled (20 §8.5).
         """
 
-    def push_records(self, records: Sequence[Mapping[str, Any]], /) -> None:
-        """Add the chunks of records, each run as one delta. Records are not validated.
+    def push_records(self, records: Sequence[Mapping[str, Any]] | Packer, /) -> None:
+        """Add the chunks of records or of a `Packer`, each run as one delta. Records are not validated.
 
         Raises:
             StreamError: As for `push`.
@@ -667,7 +670,8 @@ def encode_events(
     """Check a batch of logical events and write it as rows, so that every reader accepts them.
 
     Args:
-        events: Dictionaries.
+        events: Dictionaries. A member of their `data` may be a `Packer`, which stands for its
+            records; its text was written while its chunks came.
         seq: The seq that the first has to have; the others count on.
         max_row_bytes: Bytes in one row, line feed included.
 
@@ -682,6 +686,34 @@ def encode_events(
         The first event that is refused decides, and in it the rules in the order above, but what
         is no JSON value or too deep may be met before row admission; errors of this package have
         its `seq`. Spec: 10 §11.2.
+    """
+
+def encode_rows(
+    rows: Buffer, seq: int, /, *, max_row_bytes: int = 268435456
+) -> EncodedRows:
+    """Check a batch of rows that come as text, so that every reader accepts them.
+
+    Args:
+        rows: Event rows of generation 4 as they stand in a log, UTF-8 JSON with a line feed behind
+            each, which the last may lack. `sourceEventSeqs` is in its range form (10 §6).
+        seq: The seq that the first has to have; the others count on.
+        max_row_bytes: Bytes in one row as it is written, line feed included.
+
+    Returns:
+        The rows as the writer spells them (10 §1.1, §6): compact, the last value of a repeated
+        key at its first place, ill-formed UTF-8 replaced. Where they are spelled so already,
+        `bytes` are returned as they are, without a copy.
+
+    Raises:
+        JsonSyntaxError: A row is no JSON; an empty one is none.
+        UnsupportedError, RowError: Row admission refuses a row (30 §6), its members break a rule
+            (10 §5.1, §6), or it holds -0 or a number that is not finite (10 §11.2).
+        SeqGapError: A row has another seq.
+        LimitExceededError: A row is too long or too deep.
+
+    Note:
+        The first row that is refused decides, and in it the rules in the order of 10 §8.1; errors
+        of this package have its `seq`. The GIL is released for more than 64 KiB.
     """
 
 class RowScanner:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from typing_extensions import Buffer
+
 __all__ = ["AsyncWriter"]
 
 T = TypeVar("T")
@@ -97,6 +99,14 @@ class AsyncWriter:
     async def append(self, events: Iterable[Mapping[str, Any]]) -> int:
         """Write events as one batch, see `Writer.append`."""
         return await self._run(self.writer.append, list(events))
+
+    async def append_rows(self, rows: Buffer) -> int:
+        """Write rows that are text as one batch, see `Writer.append_rows`.
+
+        Args:
+            rows: As for `Writer.append_rows`; must not be changed meanwhile.
+        """
+        return await self._run(self.writer.append_rows, rows)
 
     async def append_settlement(self, stream: Any, **members: Any) -> int:
         """Append a settlement, see `Writer.append_settlement`."""

@@ -168,13 +168,13 @@ def only_of(error: OSError, path: str) -> OSError:
     return OSError(error.errno, error.strerror, path)
 
 
-def write_all(files: FileSystem, descriptor: int, data: Buffer, path: str) -> None:
-    """Write all bytes, however many the system takes at once.
+def write_all(files: FileSystem, descriptor: int, data: Buffer, path: str) -> int:
+    """Write all bytes, however many the system takes at once; return how many they are.
 
     Raises:
         OSError: The system refuses; some of the bytes may have been written.
     """
-    size_bytes = memoryview(data).nbytes
+    size_bytes = len(data) if type(data) is bytes else memoryview(data).nbytes
     offset = 0
     while offset < size_bytes:
         part: Buffer = data
@@ -187,6 +187,7 @@ def write_all(files: FileSystem, descriptor: int, data: Buffer, path: str) -> No
         if taken <= 0:
             raise OSError(errno.EIO, "The system takes no more bytes", path)
         offset += taken
+    return size_bytes
 
 
 class AppendFile:
@@ -243,10 +244,10 @@ class AppendFile:
             IdentityError: The file is not as this object left it: somebody else writes.
         """
         descriptor = self._opened()
-        if self._durable:
+        if self._durable and not self._is_name_synced:
             self._sync_name()
         try:
-            write_all(self._files, descriptor, data, self.path)
+            written_bytes = write_all(self._files, descriptor, data, self.path)
         except BaseException as error:
             self._take_back(descriptor, error)
             raise
@@ -259,7 +260,7 @@ class AppendFile:
                     self._poison(error)
                     raise named(error, self.path) from None
                 raise
-        self.size_bytes += memoryview(data).nbytes
+        self.size_bytes += written_bytes
 
     def cut(self, size_bytes: int) -> None:
         """Cut off what is behind a place, and wait until it is on disk.
@@ -317,21 +318,24 @@ class AppendFile:
         self._is_name_synced = True
 
     def _opened(self) -> int:
-        self._require_usable()
+        if self._fault is not None:
+            self._require_usable()
         descriptor = self._descriptor
-        status = place = None
+        status = None
         if descriptor is None:
             flags = os.O_WRONLY | os.O_APPEND
             descriptor = self._files.open(self.path, flags)
             self._descriptor = descriptor
             status = os.fstat(descriptor)
-        with suppress(FileNotFoundError):
+        try:
             place = os.stat(self.path)  # noqa: PTH116 - once a batch, so it has to be quick
+        except FileNotFoundError:
+            place = None
         # What is open stays the same file: as long as it has the path, the path tells its size.
         if (
             place is None
-            or (place.st_dev, place.st_ino) != self._identity
             or place.st_size != self.size_bytes
+            or (place.st_dev, place.st_ino) != self._identity
             or (status and (status.st_dev, status.st_ino) != self._identity)
         ):
             self._fault = "it was changed by somebody else"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from typing_extensions import Buffer
+
     from dsh_codec._types import Compression
     from dsh_codec.append_check import AppendCheck
     from dsh_codec.durable import FileSystem
@@ -355,11 +357,36 @@ class Writer:
             fits the others (30 §7 to §10) is then for the caller to know. Spec: 10 §11.2, §8.4.
         """
         self._require_open()
-        batch = self._admit(events)
-        if batch.event_count:
-            self._drain()
-            self._commit(batch)
-        return self.next_seq
+        return self._write(self._admit(events))
+
+    def append_rows(self, rows: Buffer) -> int:
+        """Write rows that are JSON text already as one batch; on disk when this returns.
+
+        For importers, movers and relays: what `append` writes of the parsed rows, but no Python
+        value is made. Rows that are spelled as the harness spells them, which those of every log
+        are that it or this package wrote, are written as they stand, others are respelled.
+
+        Args:
+            rows: Event rows of generation 4 as they stand in a log: UTF-8 JSON with a line feed
+                behind each, which the last may lack. No header row. Their seqs continue the log.
+
+        Returns:
+            The seq that the next event has to have.
+
+        Raises:
+            JsonSyntaxError: A row is no JSON. Nothing is written then, nor for the next four.
+            SeqGapError: A seq does not continue the log.
+            UnsupportedError, RowError: A row breaks a rule, see `kernel.encode_rows`.
+            LimitExceededError: A row or the batch exceeds a limit.
+            TypeError: `rows` is no bytes-like object.
+            SessionLockedError, FileExistsError, IdentityError, OSError, ValueError: As for
+                `append`.
+
+        Note:
+            Spec: 10 §1.1, §8.1, §11.2.
+        """
+        self._require_open()
+        return self._write(self._admit_rows(rows))
 
     def append_settlement(
         self,
@@ -376,7 +403,7 @@ class Writer:
         """Append the settlement of one attempt, made from its stream.
 
         Args:
-            stream: A `Packer`, or records (20 §2).
+            stream: A `Packer`, which has the text of its records ready, or records (20 §2).
             turn: The open turn.
             step: The open step.
             time_ms: Time of the event, milliseconds since the Unix epoch.
@@ -400,10 +427,11 @@ class Writer:
             level `full`. Spec: 30 §4, §10; key order of 70 §1.
         """
         records = _records_of(stream)
+        seq = self.next_seq
         data: dict[str, Any] = {"turn": turn, "step": step}
         event: dict[str, Any] = {
             "type": "assistant/attempt",
-            "seq": self.next_seq,
+            "seq": seq,
             "time": time_ms,
             "data": data,
         }
@@ -416,8 +444,8 @@ class Writer:
             source = {"kind": "model", "provider": provider, "model": model}
             data |= _message(records, message_id, source, is_interrupted=is_interrupted)
         data["stream"] = records
-        self.append([event])
-        return self.next_seq - 1
+        self.append((event,))
+        return seq
 
     def enqueue(self, events: Iterable[Mapping[str, Any]]) -> int:
         """Check events now and write them with the next batch.
@@ -531,10 +559,27 @@ class Writer:
         values = [event if type(event) is dict else dict(event) for event in events]
         try:
             batch = kernel.encode_events(
-                values, self.next_seq, max_row_bytes=self._options.max_row_bytes
+                values,
+                self._stored_count + self._buffered_count,
+                max_row_bytes=self._options.max_row_bytes,
             )
         except DshCodecError as error:
             raise error.located(path=self.path) from None
+        self._check_batch(batch)
+        return batch
+
+    def _admit_rows(self, rows: Buffer) -> EncodedRows:
+        """Check a batch that comes as text, as `_admit`."""
+        try:
+            batch = kernel.encode_rows(
+                rows, self.next_seq, max_row_bytes=self._options.max_row_bytes
+            )
+        except DshCodecError as error:
+            raise error.located(path=self.path) from None
+        self._check_batch(batch)
+        return batch
+
+    def _check_batch(self, batch: EncodedRows) -> None:
         if batch.has_marker and self.header["isSeeded"] is not True:
             message = (
                 "an inherited session/end-seed belongs to a seeded session only; with it "
@@ -549,7 +594,14 @@ class Writer:
                 self._check.take(batch.text, self.next_seq, self._events)
             except DshCodecError as error:
                 raise error.located(path=self.path) from None
-        return batch
+
+    def _write(self, batch: EncodedRows) -> int:
+        """Write a batch behind what is buffered; return the next seq."""
+        if batch.event_count:
+            if self._buffer:
+                self._drain()
+            self._commit(batch)
+        return self._stored_count + self._buffered_count
 
     def _events(self) -> Iterator[dict[str, Any]]:
         """Yield the events before the next batch, those held back included."""
@@ -724,17 +776,18 @@ def _joined(batches: list[EncodedRows]) -> tuple[EncodedRows, int]:
     return EncodedRows(b"".join(texts), sum(counts), any(markers)), taken
 
 
-def _records_of(
-    stream: StreamSource | Sequence[Mapping[str, Any]],
-) -> list[dict[str, Any]]:
+def _records_of(stream: StreamSource | Sequence[Mapping[str, Any]]) -> Any:
+    """Return what stands for the records: the kernel's own packer writes them itself."""
+    if type(stream) is kernel.Packer:
+        return stream
     snapshot = getattr(stream, "snapshot", None)
     if snapshot is not None:
-        return snapshot()  # type: ignore[no-any-return]
+        return snapshot()
     return [dict(record) for record in stream]  # type: ignore[union-attr]
 
 
 def _message(
-    records: list[dict[str, Any]],
+    records: Any,
     message_id: str,
     source: dict[str, Any],
     *,

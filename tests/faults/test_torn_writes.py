@@ -17,6 +17,7 @@ from fault_oracle import (
     HEADER,
     QUIET,
     STORED,
+    append_as,
     judge,
     make_log,
     read,
@@ -42,21 +43,23 @@ def frames_of(path: Path) -> list[bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["events", "rows"])
 @pytest.mark.parametrize("stored", STORED)
-def test_torn_write_at_every_byte(tmp_path: Path, stored: Any) -> None:
+def test_torn_write_at_every_byte(tmp_path: Path, stored: Any, way: str) -> None:
     """Spec 10 §8.2 to §8.4, and the writer goes on from there."""
     path = make_log(tmp_path / "root", BATCHES[:1], stored)
     done, size = ALL[:2], path.stat().st_size
     for batch in BATCHES[1:]:
         with Writer.open(path, files=QUIET) as writer:
-            writer.append(batch)
+            append_as(writer, way, batch)
         whole = path.read_bytes()
         for cut in range(size, len(whole)):
             path.write_bytes(whole[:cut])
-            with fault(f"torn write at every byte, {stored}"):
+            with fault(f"torn write of {way} at every byte, {stored}"):
                 events = judge(path, done, batch)
+                rest = ALL[len(events) : len(done) + len(batch)]
                 with Writer.open(path, files=QUIET) as writer:
-                    writer.append(ALL[len(events) : len(done) + len(batch)])
+                    append_as(writer, way, rest)
                 assert read(path) == done + batch
         path.write_bytes(whole)
         done, size = done + batch, len(whole)

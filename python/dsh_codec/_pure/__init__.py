@@ -11,7 +11,7 @@ from dsh_codec._pure.columns import (
     row_columns,
     stream_columns,
 )
-from dsh_codec._pure.encode import encode_events
+from dsh_codec._pure.encode import encode_events, encode_rows
 from dsh_codec._pure.frame import (
     FrameReader,
     FrameScanner,
@@ -71,6 +71,7 @@ __all__ = [
     "encode_event",
     "encode_events",
     "encode_frame",
+    "encode_rows",
     "encode_seqs",
     "expand",
     "expand_lines",

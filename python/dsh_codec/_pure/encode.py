@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from dsh_codec._pure.admission import admit
+from dsh_codec._pure.buffer import bytes_of
+from dsh_codec._pure.event import EVENT_RULE, decode_event
+from dsh_codec._pure.json import dump, parse
+from dsh_codec._pure.quote import quote
 from dsh_codec._pure.row import encode_event
-from dsh_codec._pure.seqs import check_seqs, encode_seqs
+from dsh_codec._pure.seqs import check_seqs, encode_seqs, respell_seqs
+from dsh_codec._pure.stream import Packer
 from dsh_codec._types import EncodedRows
 from dsh_codec.envelope import check_envelope
-from dsh_codec.errors import DshCodecError, LimitExceededError, RowError
+from dsh_codec.errors import (
+    DshCodecError,
+    JsonSyntaxError,
+    LimitExceededError,
+    RowError,
+    SeqGapError,
+)
 from dsh_codec.limits import MAX_ROW_BYTES
-from dsh_codec.values import is_count, is_negative_zero
+from dsh_codec.values import is_count, is_lossless, is_negative_zero, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from typing_extensions import Buffer
 
 _PLAIN: Final = frozenset((str, bool, type(None)))
 _EXACT: Final = 2**53
@@ -31,29 +45,89 @@ def encode_events(
     has_marker = False
     for number, event in enumerate(events, seq):
         check_envelope(event, number, _check_sources)
+        event = _unpacked(event)
         try:
             row = encode_event(event) + b"\n"
         except DshCodecError as error:
             raise error.located(seq=number) from None
         # After the encoding, which refuses a value that contains itself.
         _require_lossless(event, number)
-        if len(row) > max_row_bytes:
-            message = f"the row has {len(row)} bytes, more than max_row_bytes ({max_row_bytes})"
-            raise LimitExceededError(
-                message,
-                None,
-                None,
-                None,
-                number,
-                None,
-                None,
-                "max_row_bytes",
-                max_row_bytes,
-            )
+        _check_row_bytes(row, number, max_row_bytes)
         rows.append(row)
         if event["type"] == "session/end-seed":
             has_marker = has_marker or event["data"].get("inherited") is True
     return EncodedRows(b"".join(rows), len(rows), has_marker)
+
+
+def encode_rows(
+    rows: Buffer, seq: int, /, *, max_row_bytes: int = MAX_ROW_BYTES
+) -> EncodedRows:
+    """Check rows that come as text. See `_kernel.pyi`."""
+    text = bytes_of(rows)
+    written: list[bytes] = []
+    has_marker = False
+    lines = text.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    for number, line in enumerate(lines, seq):
+        try:
+            event = _admitted(line, number)
+            row = dump(event) + b"\n"
+        except DshCodecError as error:
+            raise error.located(seq=number) from None
+        _check_row_bytes(row, number, max_row_bytes)
+        written.append(row)
+        if event["type"] == "session/end-seed":
+            has_marker = has_marker or event["data"].get("inherited") is True
+    joined = b"".join(written)
+    # So that what stands as it is costs no second copy.
+    return EncodedRows(text if joined == text else joined, len(written), has_marker)
+
+
+def _admitted(line: bytes, seq: int) -> dict[str, Any]:
+    """Return the row of a line in the writer's form. Spec: 10 §8.1, §11.2."""
+    try:
+        row = parse(line)
+    except JsonSyntaxError as error:
+        message = f"the row is {error.message} at byte {error.offset} of the row"
+        raise JsonSyntaxError(message, *(None,) * 5, error.rule) from None
+    admit(row)
+    decoded = decode_event(row, 0)
+    if not is_number(row["seq"]) or row["seq"] != seq:
+        message = f"seq has to be {seq}, not {quote(row['seq'])}"
+        raise SeqGapError(message, *(None,) * 5, EVENT_RULE, seq, row["seq"])
+    if decoded.type == "session/end-seed" and type(row["data"]) is not dict:
+        message = "the data of session/end-seed has to be an object"
+        raise RowError(message, *(None,) * 5, "10 §4.4")
+    if not is_lossless(row):
+        message = (
+            "a number of the row is -0 or too large, and would be read back as another"
+        )
+        raise RowError(message, *(None,) * 5, "10 §11.2")
+    if "sourceEventSeqs" in row:
+        row["sourceEventSeqs"] = respell_seqs(row["sourceEventSeqs"], max_entries=seq)
+    return row  # type: ignore[no-any-return]
+
+
+def _unpacked(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the event with the records of a packer in its data."""
+    data = event["data"]
+    if isinstance(data, dict) and any(isinstance(v, Packer) for v in data.values()):
+        written = {
+            key: value.snapshot() if isinstance(value, Packer) else value
+            for key, value in data.items()
+        }
+        return {**event, "data": written}
+    return event
+
+
+def _check_row_bytes(row: bytes, seq: int, max_row_bytes: int) -> None:
+    if len(row) > max_row_bytes:
+        message = (
+            f"the row has {len(row)} bytes, more than max_row_bytes ({max_row_bytes})"
+        )
+        places = (None, None, None, seq, None, None)
+        raise LimitExceededError(message, *places, "max_row_bytes", max_row_bytes)
 
 
 def _check_sources(value: Any, seq: int) -> None:

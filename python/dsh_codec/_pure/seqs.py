@@ -73,6 +73,28 @@ def decode_seqs(
     return [seq for first, last in spans for seq in range(first, last + 1)]
 
 
+def respell_seqs(value: Any, *, max_entries: int) -> list[Any]:
+    """Return a range form as the writer spells it.
+
+    Raises:
+        RowError: It breaks a rule.
+    """
+    joined: list[Span] = []
+    spans = check_seqs(value, codec="v2", max_entries=max_entries)
+    if any(first <= last for (_, last), (first, _) in pairwise(spans)):
+        return [first for first, _ in spans]
+    for first, last in spans:
+        if joined and joined[-1][1] + 1 == first:
+            joined[-1] = (joined[-1][0], last)
+        else:
+            joined.append((first, last))
+    encoded: list[Any] = []
+    for first, last in joined:
+        is_long = last - first + 1 >= SHORTEST_RANGE
+        encoded += [[first, last]] if is_long else range(first, last + 1)
+    return encoded
+
+
 def check_seqs(value: Any, *, codec: SeqCodec, max_entries: int) -> list[Span]:
     """Check a range form without expanding it, which a row could make very long.
 

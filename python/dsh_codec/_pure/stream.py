@@ -553,8 +553,10 @@ class Assembler:
         """Add one chunk."""
         self._push(chunk)
 
-    def push_records(self, records: Sequence[Mapping[str, Any]], /) -> None:
-        """Add the chunks of records, each run as one delta."""
+    def push_records(self, records: Sequence[Mapping[str, Any]] | Packer, /) -> None:
+        """Add the chunks of records or of a packer, each run as one delta."""
+        if isinstance(records, Packer):
+            records = records.snapshot()
         for number, record in enumerate(_list_of(records)):
             try:
                 self._push(_as_chunk(record))

@@ -1,5 +1,7 @@
 //! A batch of events as the rows of generation 4. Spec 10 §5.1, §11.2.
 
+use std::cell::Cell;
+
 use dsh_codec_core::json::Tape;
 use dsh_codec_core::json::number::is_negative_zero;
 use dsh_codec_core::row as core;
@@ -9,15 +11,27 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyType};
 
+use crate::buffer::InputBytes;
 use crate::errors::{KernelError, KernelResult};
 use crate::json::too_deep;
 use crate::pystring;
 use crate::pyvalue::PyValue;
-use crate::row::{class, with_node};
+use crate::row::{class, named_tuple, with_node};
 use crate::write::{Spelling, ValueWriter, loss_error};
 
 const END_SEED: &[u8] = b"session/end-seed";
 const SOURCES: &[u8] = b"sourceEventSeqs";
+
+/// Texts up to this length are checked in less time than it may take to get the GIL back.
+const QUICK_BYTES: usize = 64 << 10;
+
+/// A text that is longer is not kept for the next batch.
+const KEPT_BYTES: usize = 4 << 20;
+
+thread_local! {
+    /// Room for the text of a batch: new memory costs more than writing into it.
+    static TEXT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// Write a batch of logical events as rows of generation 4. See the stub.
 #[pyfunction]
@@ -28,24 +42,66 @@ pub(crate) fn encode_events<'py>(
     seq: u64,
     max_row_bytes: u64,
 ) -> KernelResult<Bound<'py, PyAny>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-
     let max_depth = Limits::default().max_depth as usize;
     let mut encoder = Encoder {
         max_depth,
         max_row_bytes,
-        writer: ValueWriter::new(max_depth, 1, Spelling::JavaScript),
+        writer: ValueWriter::of_event(max_depth, 1, Spelling::JavaScript),
         tape: Tape::new(),
-        text: Vec::with_capacity(1024),
+        text: TEXT.take(),
         has_marker: false,
     };
+    encoder.text.clear();
     let mut next = seq;
     for event in events.try_iter()? {
         encoder.add(&event?, next).map_err(|error| located(error, next))?;
         next += 1;
     }
-    let text = PyBytes::new(py, &encoder.text);
-    Ok(class(py, &CLASS, "EncodedRows")?.call1((text, next - seq, encoder.has_marker))?)
+    let text = PyBytes::new(py, &encoder.text).into_any();
+    if encoder.text.capacity() <= KEPT_BYTES {
+        TEXT.set(encoder.text);
+    }
+    encoded_rows(text, next - seq, encoder.has_marker)
+}
+
+/// Check rows that come as text, and respell those that the harness would spell otherwise. See the stub.
+#[pyfunction]
+#[pyo3(signature = (rows, seq, /, *, max_row_bytes = 268_435_456))]
+pub(crate) fn encode_rows<'py>(
+    py: Python<'py>,
+    rows: &Bound<'py, PyAny>,
+    seq: u64,
+    max_row_bytes: u64,
+) -> KernelResult<Bound<'py, PyAny>> {
+    let input: InputBytes = rows.extract()?;
+    let text: &[u8] = &input;
+    let limits = Limits {
+        max_row_bytes,
+        ..Limits::default()
+    };
+    let batch = if text.len() <= QUICK_BYTES {
+        core::check_rows(text, seq, &limits)
+    } else {
+        py.detach(|| core::check_rows(text, seq, &limits))
+    }?;
+    let text = match (&batch.respelled, rows.cast_exact::<PyBytes>()) {
+        (Some(respelled), _) => PyBytes::new(py, respelled),
+        (None, Ok(own)) => own.clone(),
+        (None, Err(_)) => PyBytes::new(py, text),
+    };
+    encoded_rows(text.into_any(), batch.count, batch.has_marker)
+}
+
+/// Makes an `EncodedRows`.
+fn encoded_rows(
+    text: Bound<'_, PyAny>,
+    event_count: u64,
+    has_marker: bool,
+) -> KernelResult<Bound<'_, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+    let class = class(text.py(), &CLASS, "EncodedRows")?;
+    Ok(named_tuple(&class, (text, event_count, has_marker))?)
 }
 
 /// The error of an event, with its seq.
@@ -207,7 +263,9 @@ impl<'py> Encoder<'py> {
         }
         if self.writer.has_loss() {
             // The row does not hold what the event does.
-            return with_node(event, |node| Ok(core::admit_event(node)?));
+            let mut exact = Vec::new();
+            ValueWriter::of_event(self.max_depth, 0, Spelling::Exact).write(event.clone(), &mut exact)?;
+            return Ok(core::admit_row(&exact, self.max_depth, &mut self.tape)?);
         }
         let row = self.text.get(start..).unwrap_or_default();
         Ok(core::admit_row(row, self.max_depth, &mut self.tape)?)

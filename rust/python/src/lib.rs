@@ -12,6 +12,7 @@ mod frame;
 mod frame_writer;
 mod json;
 mod object;
+mod packed_text;
 mod pybuild;
 mod pystring;
 mod pyvalue;
@@ -35,7 +36,7 @@ mod _native {
     #[pymodule_export]
     use super::columns::{ColumnScanner, StoredStream, row_columns, stream_columns};
     #[pymodule_export]
-    use super::encode::encode_events;
+    use super::encode::{encode_events, encode_rows};
     #[pymodule_export]
     use super::frame::{FrameReader, FrameScanner, encode_frame, recover_tail, scan_frames};
     #[pymodule_export]

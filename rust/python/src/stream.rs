@@ -7,6 +7,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use dsh_codec_core::Limits;
 use dsh_codec_core::stream::{
     self as core, Block, CallId, Packed, PackedRun, Record, ReplayState, Run, Word,
 };
@@ -15,6 +16,7 @@ use pyo3::sync::{MutexExt, PyOnceLock};
 use pyo3::types::{PyDict, PyInt, PyIterator, PyList, PyString, PyTuple, PyType};
 
 use crate::errors::KernelResult;
+use crate::packed_text::PackedText;
 use crate::pybuild::{CollectorPause, TupleClass};
 use crate::pystring;
 use crate::pyvalue::{PyValue, deep_copy, word};
@@ -251,16 +253,36 @@ fn packed_run<'py>(py: Python<'py>, run: &PackedRun<Kept>) -> PyResult<Bound<'py
     Ok(record)
 }
 
+/// A packer, and the text of its records.
+#[derive(Default)]
+struct Packing {
+    packer: core::Packer<Kept>,
+    text: PackedText,
+}
+
 /// Accumulator that packs timed chunks into records as they arrive. Spec: 20 §3.
+///
+/// It also keeps the JSON text of what was pushed, for `encode_events`.
 #[pyclass(frozen, module = "dsh_codec._native")]
-pub(crate) struct Packer(Mutex<core::Packer<Kept>>);
+pub(crate) struct Packer(Mutex<Packing>);
+
+impl Packer {
+    /// Appends the records as the array that a row holds; tells whether row admission may ask for a string in them.
+    ///
+    /// # Errors
+    /// `LimitExceededError`: a chunk nests too deep.
+    pub(crate) fn write(&self, py: Python<'_>, max_depth: usize, out: &mut Vec<u8>) -> KernelResult<bool> {
+        let packing = &mut *lock(&self.0, py);
+        packing.text.write(py, packing.packer.records(), max_depth, out)
+    }
+}
 
 #[pymethods]
 impl Packer {
     #[new]
     #[pyo3(signature = ())]
     fn new() -> Self {
-        Self(Mutex::new(core::Packer::new()))
+        Self(Mutex::default())
     }
 
     /// Add one chunk.
@@ -276,8 +298,13 @@ impl Packer {
     ///         number of chunks accepted so far.
     #[pyo3(signature = (time, chunk, /))]
     fn push(&self, time: Bound<'_, PyAny>, chunk: Bound<'_, PyAny>) -> KernelResult<()> {
-        let mut packer = lock(&self.0, time.py());
-        Ok(packer.push(Some(&PyValue(time)), Some(&PyValue(chunk)))?)
+        let py = time.py();
+        let packing = &mut *lock(&self.0, py);
+        packing.packer.push(Some(&PyValue(time)), Some(&PyValue(chunk)))?;
+        // So a settlement has nothing left to write but what it adds.
+        let max_depth = Limits::default().max_depth as usize;
+        packing.text.follow(py, packing.packer.records(), max_depth);
+        Ok(())
     }
 
     /// Add many chunks: `TimedChunk`, pairs, or objects with `time` and `chunk`.
@@ -288,19 +315,19 @@ impl Packer {
     fn extend(&self, timed: &Bound<'_, PyAny>) -> KernelResult<()> {
         let py = timed.py();
         if let Ok(list) = timed.cast_exact::<PyList>() {
-            let mut packer = lock(&self.0, py);
-            return list.iter().try_for_each(|item| extend_packer(&mut packer, &item));
+            let packer = &mut lock(&self.0, py).packer;
+            return list.iter().try_for_each(|item| extend_packer(packer, &item));
         }
         // Other iterables may run code that uses this very packer.
         timed
             .try_iter()?
-            .try_for_each(|item| extend_packer(&mut lock(&self.0, py), &item?))
+            .try_for_each(|item| extend_packer(&mut lock(&self.0, py).packer, &item?))
     }
 
     /// Return the records so far, detached from the packer. Key order of 20 §2.
     #[pyo3(signature = ())]
     fn snapshot<'py>(&self, py: Python<'py>) -> KernelResult<Bound<'py, PyList>> {
-        snapshot(py, &lock(&self.0, py))
+        snapshot(py, &lock(&self.0, py).packer)
     }
 }
 
@@ -468,12 +495,18 @@ impl Assembler {
         Ok(assembler.push(&PyValue(chunk))?)
     }
 
-    /// Add the chunks of records, each run as one delta. Records are not validated.
+    /// Add the chunks of records or of a `Packer`, each run as one delta. Records are not validated.
     ///
     /// Raises:
     ///     StreamError: As for `push`.
     #[pyo3(signature = (records, /))]
     fn push_records(&self, records: &Bound<'_, PyAny>) -> KernelResult<()> {
+        let py = records.py();
+        if let Ok(packer) = records.cast_exact::<Packer>() {
+            let packing = lock(&packer.get().0, py);
+            let records = packing.packer.records();
+            return Ok(lock(&self.0, py).push_packed(records, |kept| PyValue(kept.bind(py).clone()))?);
+        }
         Ok(lock(&self.0, records.py()).push_records(&records_value(records))?)
     }
 

@@ -12,6 +12,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use crate::errors::KernelResult;
 use crate::json::too_deep;
 use crate::pystring;
+use crate::stream::Packer;
 
 /// How −0 and numbers that are not finite are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,8 @@ struct Notes<'py> {
 pub(crate) struct ValueWriter<'py> {
     max_depth: usize,
     outer: usize,
+    /// Whether a member of an event's data may be a packer.
+    takes_packers: bool,
     open: Vec<Open<'py>>,
     /// Members of all open objects, the next one last.
     members: Vec<Member<'py>>,
@@ -68,6 +71,7 @@ impl<'py> ValueWriter<'py> {
         Self {
             max_depth,
             outer,
+            takes_packers: false,
             open: Vec::new(),
             members: Vec::new(),
             notes: Notes {
@@ -75,6 +79,14 @@ impl<'py> ValueWriter<'py> {
                 loss: None,
                 may_be_retired: false,
             },
+        }
+    }
+
+    /// A writer of events (`outer` is 0) or of their members (1): a packer in the data stands for its records.
+    pub(crate) fn of_event(max_depth: usize, outer: usize, spelling: Spelling) -> Self {
+        Self {
+            takes_packers: true,
+            ..Self::new(max_depth, outer, spelling)
         }
     }
 
@@ -134,6 +146,14 @@ impl<'py> ValueWriter<'py> {
             }
             Err(error) => error.into_inner(),
         };
+        if self.takes_packers
+            && self.outer + self.open.len() == 2
+            && matches!(self.open.last(), Some(Open::Dict(_)))
+            && let Ok(packer) = value.cast_exact::<Packer>()
+        {
+            self.notes.may_be_retired |= packer.get().write(value.py(), self.max_depth, out)?;
+            return Ok(());
+        }
         out.push(b'[');
         self.open.push(match value.cast_into::<PyList>() {
             Ok(list) => Open::List(list.into_iter()),

@@ -1,8 +1,9 @@
 //! String literals and packed arrays in the canonical spelling of the writer, copied where the text has it already.
 //!
 //! A literal that a reader has accepted is canonical if it is well-formed UTF-8 and every escape in it is one of
-//! `\" \\ \b \f \n \r \t`: the writer makes exactly these, and no character that stands for itself is written
-//! otherwise (spec 10 §1.1). `bench_text` shows what copying pays.
+//! `\" \\ \b \f \n \r \t`, or of a control character without one of these, in lower case: the writer makes exactly
+//! these, and no character that stands for itself is written otherwise (spec 10 §1.1; halves of characters are left to
+//! it). `bench_text` shows what copying pays.
 
 use super::blocks::{Blocks, Task, dispatch, escaped_bytes};
 use super::tape::Node;
@@ -21,7 +22,7 @@ pub(crate) fn push_literal(literal: &[u8], out: &mut Vec<u8>) {
 /// Appends a string literal of well-formed UTF-8, given with its quotes.
 #[inline]
 fn push_well_formed(literal: &[u8], out: &mut Vec<u8>) {
-    if has_short_escapes_only(literal) {
+    if has_own_escapes_only(literal) {
         out.extend_from_slice(literal);
     } else {
         rewrite(literal, out);
@@ -29,22 +30,75 @@ fn push_well_formed(literal: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Whether the writer would make every escape of an accepted literal in the same way.
-fn has_short_escapes_only(literal: &[u8]) -> bool {
+fn has_own_escapes_only(literal: &[u8]) -> bool {
     let mut rest = literal;
     while let Some(at) = memchr::memchr(b'\\', rest) {
-        match rest.get(at + 1) {
-            Some(b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't') => {}
-            // `\/` stands for itself, and `\u` may spell anything.
-            _ => return false,
+        let escape = rest.get(at + 1..).unwrap_or_default();
+        if !is_own_escape(escape) {
+            return false;
         }
-        rest = rest.get(at + 2..).unwrap_or_default();
+        rest = escape.get(1..).unwrap_or_default();
     }
     true
 }
 
+/// Whether the writer would make the escape whose backslash stands before some text.
+#[inline]
+fn is_own_escape(text: &[u8]) -> bool {
+    // `\/` stands for itself, and other `\u` may spell anything.
+    matches!(
+        text,
+        [b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't', ..]
+            | [b'u', b'0', b'0', b'0', b'0'..=b'7' | b'b' | b'e' | b'f', ..]
+            | [b'u', b'0', b'0', b'1', b'0'..=b'9' | b'a'..=b'f', ..]
+    )
+}
+
 /// Whether the string literals in some text are canonical; nothing else in it may hold a backslash.
-fn is_canonical(literals: &[u8]) -> bool {
-    has_short_escapes_only(literals) && std::str::from_utf8(literals).is_ok()
+pub(super) fn is_canonical(literals: &[u8]) -> bool {
+    let (own_escapes, is_ascii) = dispatch(Look(literals));
+    own_escapes && (is_ascii || std::str::from_utf8(literals).is_ok())
+}
+
+/// Whether the writer would make every escape of a text in the same way, and whether the text is ASCII.
+struct Look<'b>(&'b [u8]);
+
+impl Task for Look<'_> {
+    type Output = (bool, bool);
+
+    #[inline(always)]
+    fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+        let Self(text) = self;
+        let (chunks, rest) = text.as_chunks::<64>();
+        let mut spare = [0; 64];
+        for (to, from) in spare.iter_mut().zip(rest) {
+            *to = *from;
+        }
+        let mut is_ascii = true;
+        let mut carry = 0; // the first byte of the block is escaped
+        for (at, block) in chunks.iter().chain([&spare]).enumerate() {
+            is_ascii &= !blocks.long(block).high;
+            let backslash = blocks.strings(block).backslash;
+            if backslash | carry == 0 {
+                continue;
+            }
+            let mut escaped = escaped_bytes(backslash, &mut carry);
+            while escaped != 0 {
+                let place = 64 * at + escaped.trailing_zeros() as usize;
+                if !is_own_escape(text.get(place..).unwrap_or_default()) {
+                    return (false, is_ascii);
+                }
+                escaped &= escaped - 1;
+            }
+        }
+        (true, is_ascii)
+    }
+}
+
+/// Whether an array of integers holds white space. All bytes are looked at, which takes many at once.
+#[inline]
+pub(super) fn has_space(integers: &[u8]) -> bool {
+    integers.iter().fold(u8::MAX, |least, &byte| least.min(byte)) <= b' '
 }
 
 #[cold]
@@ -62,7 +116,7 @@ impl<'a> Node<'a> {
         let raw = self.raw()?;
         let is_canonical = if let Some(shape) = self.integer_shape() {
             // Integers of at most 15 digits have one spelling, but for −0, which is written as 0.
-            !shape.negative_zero && raw.iter().all(|&byte| byte > b' ')
+            !shape.negative_zero && !has_space(raw)
         } else {
             self.is_compact_text_array() && (is_plain || is_canonical(raw))
         };

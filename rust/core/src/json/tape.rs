@@ -3,6 +3,8 @@
 //! Arrays of strings and of small integers are two words whatever their length. Everything is read from the bytes when
 //! somebody asks.
 
+mod compact;
+
 use std::borrow::Cow;
 use std::ops::Range;
 

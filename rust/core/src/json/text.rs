@@ -246,10 +246,57 @@ impl<'a> Task for WriteBlocks<'a, '_> {
     }
 }
 
+/// Whether any of eight bytes may have to be written otherwise: a quote, a backslash, a control character, or the first
+/// of a half.
+#[inline(always)]
+fn has_special(bytes: &[u8; 8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    let word = u64::from_le_bytes(*bytes);
+    // The lowest byte that matches is found for sure; bytes above it may be, which makes no difference.
+    let equal = |byte: u8| {
+        let x = word ^ (ONES * u64::from(byte));
+        x.wrapping_sub(ONES) & !x
+    };
+    let below_space = word.wrapping_sub(ONES * 0x20) & !word;
+    (below_space | equal(b'"') | equal(b'\\') | equal(0xed)) & TOPS != 0
+}
+
+/// Whether a text is written as it stands; only asked for short ones.
+#[inline(always)]
+fn is_plain(text: &[u8]) -> bool {
+    // The last bytes are looked at once more, which is less than to look at some of them one by one.
+    if let Some(last) = text.last_chunk::<8>() {
+        let (words, _) = text.as_chunks::<8>();
+        return !words.iter().any(has_special) && !has_special(last);
+    }
+    if let (Some(&[a, b, c, d]), Some(&[e, f, g, h])) = (text.first_chunk(), text.last_chunk()) {
+        return !has_special(&[a, b, c, d, e, f, g, h]);
+    }
+    match *text {
+        [] => true,
+        [a] => !has_special(&[a; 8]),
+        [a, b] => !has_special(&[a, b, b, b, b, b, b, b]),
+        [a, b, c, ..] => !has_special(&[a, b, c, c, c, c, c, c]),
+    }
+}
+
 /// Appends WTF-8 text as a JSON string literal. Spec 10 §1.1.
+#[inline]
 pub fn write_string(text: &[u8], out: &mut Vec<u8>) {
     out.reserve(text.len() + 2);
     out.push(b'"');
+    // Nearly all fragments of a stream.
+    if text.len() < 64 && is_plain(text) {
+        out.extend_from_slice(text);
+        out.push(b'"');
+        return;
+    }
+    write_rest(text, out);
+}
+
+/// Appends text and the closing quote.
+fn write_rest(text: &[u8], out: &mut Vec<u8>) {
     // Halves begin with 0xed, as some characters do.
     let text = if text.len() >= 64 && memchr::memchr(0xed, text).is_none() {
         dispatch(WriteBlocks(text, out))

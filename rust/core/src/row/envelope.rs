@@ -80,6 +80,15 @@ impl<'a> Envelope<'a> {
         self.ignorable.is_some_and(|value| value.is_true())
     }
 
+    /// Whether the row ends the inherited events. Spec 10 §4.4.
+    pub(crate) fn is_inherited_marker(&self) -> bool {
+        self.is("session/end-seed")
+            && self
+                .data
+                .and_then(|data| data.member("inherited"))
+                .is_some_and(|value| value.is_true())
+    }
+
     /// Whether `seq` is this number; −0 is 0. Spec 10 §5.1.
     pub(crate) fn has_seq(&self, expected: u64) -> bool {
         self.seq
@@ -144,6 +153,26 @@ pub(crate) fn decode(row: &Envelope<'_>) -> Result<i64> {
             return malformed("a row with `sourceEventSeqs` needs a count as `seq`");
         };
         decode_seqs(seqs, SeqCodec::V2, seq, None)?;
+    }
+    Ok(time)
+}
+
+/// Checks a row of generation 4 that stands at a seq, and returns its time in milliseconds.
+///
+/// # Errors
+/// As for [`decode`]; `SeqGap`: it has another seq. `Row`: the data of a session/end-seed is no object.
+///
+/// # Source
+/// Spec 10 §8.1 step 4.
+pub(crate) fn decode_native(row: &Envelope<'_>, seq: u64) -> Result<i64> {
+    let time = decode(row)?;
+    if !row.has_seq(seq) {
+        return Err(row.seq_gap(seq).with_rule("10 §5.1"));
+    }
+    if row.is("session/end-seed") && !row.data.is_some_and(|data| data.is_object()) {
+        return Err(
+            Error::new(ErrorKind::Row, "`data` of a session/end-seed is no object").with_rule("10 §4.4"),
+        );
     }
     Ok(time)
 }

@@ -1,6 +1,7 @@
 //! Lines and envelopes: header, event rows, packed rows, and the scan over all of them. Spec 10 §4 to §6, §8.
 
 mod admission;
+mod batch;
 mod envelope;
 mod header;
 mod packed;
@@ -11,6 +12,7 @@ mod third;
 
 pub use admission::Admission;
 pub(crate) use admission::canonical_number;
+pub use batch::{Batch, check_rows};
 pub use envelope::{Envelope, admit_event, admit_row, encode_event};
 pub use header::{CURRENT_GENERATION, Header, parse_header};
 pub(crate) use scanner::Part;

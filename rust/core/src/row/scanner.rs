@@ -510,7 +510,7 @@ impl RowScanner {
         }
         let decoded = match &envelope {
             None => Err(Error::new(ErrorKind::Row, "the row is no JSON object").with_rule("10 §5.1")),
-            Some(row) => self.decode_native(row),
+            Some(row) => envelope::decode_native(row, self.totals.event_count),
         };
         match (decoded, envelope) {
             (Ok(time), Some(row)) => {
@@ -523,20 +523,6 @@ impl RowScanner {
         }
     }
 
-    /// Step 4: envelope, seq, seed marker.
-    fn decode_native(&self, row: &Envelope<'_>) -> Result<i64> {
-        let time = envelope::decode(row)?;
-        if !row.has_seq(self.totals.event_count) {
-            return Err(row.seq_gap(self.totals.event_count).with_rule("10 §5.1"));
-        }
-        if row.is("session/end-seed") && !row.data.is_some_and(|data| data.is_object()) {
-            return Err(
-                Error::new(ErrorKind::Row, "`data` of a session/end-seed is no object").with_rule("10 §4.4"),
-            );
-        }
-        Ok(time)
-    }
-
     fn accept_event(
         &mut self,
         row: &Envelope<'_>,
@@ -546,12 +532,7 @@ impl RowScanner {
         accept: &mut impl FnMut(&Row<'_>),
     ) {
         let seq = self.totals.event_count;
-        if row.is("session/end-seed")
-            && row
-                .data
-                .and_then(|data| data.member("inherited"))
-                .is_some_and(|value| value.is_true())
-        {
+        if row.is_inherited_marker() {
             self.marker = Some(seq);
         }
         let totals = &mut self.totals;

@@ -126,19 +126,49 @@ pub fn encode_seqs(seqs: Node<'_>, out: &mut Vec<u8>) -> Result<()> {
         crate::json::write_node(seqs, out, &|_, _| false);
         return Ok(());
     }
-    let values: Vec<u64> = values.into_iter().flatten().collect();
+    write_runs(values.into_iter().flatten().map(|seq| (seq, seq)), out);
+    Ok(())
+}
+
+/// Appends a range form that decodes as the writer would spell it.
+pub(crate) fn respell_seqs(ranges: Node<'_>, out: &mut Vec<u8>) {
+    let spans = ranges.elements().filter_map(|entry| {
+        let mut ends = entry.elements();
+        let end = |node: Node<'_>| node.count();
+        match entry.count() {
+            Some(seq) => Some((seq, seq)),
+            None => Some((ends.next().and_then(end)?, ends.next().and_then(end)?)),
+        }
+    });
+    write_runs(spans, out);
+}
+
+/// Appends spans of seqs, joined where they increase without a gap.
+fn write_runs(spans: impl Iterator<Item = (u64, u64)>, out: &mut Vec<u8>) {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    let mut increasing = true;
+    for (first, last) in spans {
+        increasing &= runs.last().is_none_or(|&(_, before)| before < first);
+        match runs.last_mut() {
+            Some((_, before)) if before.checked_add(1) == Some(first) => *before = last,
+            _ => runs.push((first, last)),
+        }
+    }
     out.push(b'[');
-    for (place, run) in values.chunk_by(|a, b| a.checked_add(1) == Some(*b)).enumerate() {
+    for (place, &(first, last)) in runs.iter().enumerate() {
         if place > 0 {
             out.push(b',');
         }
-        if let ([first, .., last], true) = (run, run.len() >= 3) {
-            out.extend_from_slice(format!("[{first},{last}]").as_bytes());
-        } else {
-            let listed: Vec<String> = run.iter().map(ToString::to_string).collect();
-            out.extend_from_slice(listed.join(",").as_bytes());
-        }
+        let text = match last - first {
+            0 => first.to_string(),
+            1 => format!("{first},{last}"),
+            _ if increasing => format!("[{first},{last}]"),
+            _ => (first..=last)
+                .map(|seq| seq.to_string())
+                .collect::<Vec<_>>()
+                .join(","),
+        };
+        out.extend_from_slice(text.as_bytes());
     }
     out.push(b']');
-    Ok(())
 }

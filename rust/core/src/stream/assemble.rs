@@ -4,10 +4,12 @@ use std::collections::HashMap;
 
 use super::block::{BlockIndex, BlockType};
 use super::chunk::{ChunkType, RunKind};
+use super::pack::Packed;
 use super::readers::{Claim, claim_of, elements, members_of, refuse};
 use super::value::{Value, Word};
 use crate::error::{Error, ErrorKind, Result};
 use crate::json::Kind;
+use crate::json::number::double;
 
 #[derive(Clone, Debug)]
 struct Closed<K> {
@@ -158,6 +160,27 @@ impl<K> Partial<K> {
     }
 }
 
+/// What names a tool call: strings.
+struct Call<V> {
+    id: V,
+    name: Option<V>,
+}
+
+impl<V: Value> Call<V> {
+    /// The names in a delta or a run, which have the same members; None if it is of no tool call.
+    fn of(kind: RunKind, carrier: &V) -> Result<Option<Self>> {
+        if kind != RunKind::ToolCall {
+            return Ok(None);
+        }
+        let id = as_text(carrier.member(Word::Id), "id of a tool call has to be a string")?;
+        let name = carrier.member(Word::Name);
+        if name.as_ref().is_some_and(|name| !name.is_text()) {
+            return Err(refuse("name of a tool call has to be a string"));
+        }
+        Ok(Some(Self { id, name }))
+    }
+}
+
 /// Where the partial of an index is, or will be.
 enum Place {
     Known(usize),
@@ -201,7 +224,8 @@ impl<K> Assembler<K> {
                         chunk.member(kind.fragment_key()),
                         "the fragment of a delta has to be a string",
                     )?;
-                    self.add_fragments(kind, place, chunk, std::iter::once(fragment))?;
+                    let call = Call::of(kind, chunk)?;
+                    self.add_fragments(kind, place, call, std::iter::once(fragment));
                 }
             }
             Some(ChunkType::BlockStart) => {
@@ -240,7 +264,9 @@ impl<K> Assembler<K> {
                 if self.is_closed(&place) {
                     return Ok(());
                 }
-                self.add_fragments(kind, place, record, members.elements())
+                let call = Call::of(kind, record)?;
+                self.add_fragments(kind, place, call, members.elements());
+                Ok(())
             }
             Claim::Chunk => match record.member(Word::Chunk) {
                 Some(chunk) => self.push(&chunk),
@@ -249,35 +275,58 @@ impl<K> Assembler<K> {
         }
     }
 
-    /// Adds fragments, which are strings. `carrier` is the delta or the run: both have the same other members.
+    /// Adds the chunks of records that a [`Packer`](super::Packer) holds; `handle` gives the value of a kept one.
+    ///
+    /// # Errors
+    /// As for [`Assembler::push_records`].
+    pub fn push_packed<V: Value<Kept = K>>(
+        &mut self,
+        records: &[Packed<K>],
+        handle: impl Fn(&K) -> V,
+    ) -> Result<()> {
+        for (at, record) in records.iter().enumerate() {
+            match record {
+                Packed::Raw { chunk, .. } => {
+                    self.push(&handle(chunk)).map_err(|error| numbered(error, at))?;
+                }
+                Packed::Run(run) => {
+                    let place = self.place_of(BlockIndex::Number(double(run.index).to_bits()));
+                    if self.is_closed(&place) {
+                        continue;
+                    }
+                    let call = run.id.as_ref().map(|id| Call {
+                        id: handle(id),
+                        name: run.name.as_ref().map(&handle),
+                    });
+                    self.add_fragments(run.kind, place, call, run.members.iter().map(&handle));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds fragments, which are strings; those of a tool call come with its names.
     fn add_fragments<V: Value<Kept = K>>(
         &mut self,
         kind: RunKind,
         place: Place,
-        carrier: &V,
+        call: Option<Call<V>>,
         fragments: impl Iterator<Item = V>,
-    ) -> Result<()> {
-        if kind != RunKind::ToolCall {
-            if let Some(partial) = self.ensure(place, BlockType::of_run(kind)) {
-                partial.add_text(fragments);
-            }
-            return Ok(());
+    ) {
+        let Some(partial) = self.ensure(place, BlockType::of_run(kind)) else {
+            return;
+        };
+        let Some(Call { id, name }) = call else {
+            partial.add_text(fragments);
+            return;
+        };
+        partial.call_id = Some(id.keep_text());
+        if let Some(name) = name.filter(Value::is_nonempty_text) {
+            partial.call_name = Some(name.keep_text());
         }
-        let id = as_text(carrier.member(Word::Id), "id of a tool call has to be a string")?;
-        let name = carrier.member(Word::Name);
-        if name.as_ref().is_some_and(|name| !name.is_text()) {
-            return Err(refuse("name of a tool call has to be a string"));
-        }
-        if let Some(partial) = self.ensure(place, BlockType::ToolCall) {
-            partial.call_id = Some(id.keep_text());
-            if let Some(name) = name.filter(Value::is_nonempty_text) {
-                partial.call_name = Some(name.keep_text());
-            }
-            partial
-                .arguments
-                .extend(fragments.map(|fragment| fragment.keep_text()));
-        }
-        Ok(())
+        partial
+            .arguments
+            .extend(fragments.map(|fragment| fragment.keep_text()));
     }
 
     fn push_block_end<V: Value<Kept = K>>(&mut self, chunk: &V) -> Result<()> {
@@ -326,16 +375,19 @@ impl<K> Assembler<K> {
     /// Finds the partial of a chunk's index.
     #[inline]
     fn find<V: Value<Kept = K>>(&self, carrier: &V) -> Result<Place> {
-        let index = BlockIndex::of(carrier, self.partials.len())?;
+        Ok(self.place_of(BlockIndex::of(carrier, self.partials.len())?))
+    }
+
+    fn place_of(&self, index: BlockIndex) -> Place {
         // Most fragments go to the block of the fragment before them.
         let at = match self.partials.get(self.last) {
             Some(partial) if partial.index == index => Some(self.last),
             _ => self.places.get(&index).copied(),
         };
-        Ok(match at {
+        match at {
             Some(at) => Place::Known(at),
             None => Place::New(index),
-        })
+        }
     }
 
     fn is_closed(&self, place: &Place) -> bool {

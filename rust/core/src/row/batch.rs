@@ -1,0 +1,192 @@
+//! A batch of rows that come as text. Spec 10 §5.1, §11.2.
+
+use super::admission::admit;
+use super::envelope::{Envelope, decode_native};
+use super::header::syntax_error;
+use super::seq_ranges::respell_seqs;
+use crate::error::{Error, ErrorKind, Location, Result};
+use crate::json::{Fault, FaultKind, Node, Tape, write_node};
+use crate::limits::Limits;
+use crate::stream::Value;
+
+/// Rows of generation 4 that may be appended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The rows as the writer spells them; None if that is how they were given.
+    pub respelled: Option<Vec<u8>>,
+    /// How many rows they are.
+    pub count: u64,
+    /// Whether a row ends the inherited events. Spec 10 §4.4.
+    pub has_marker: bool,
+}
+
+/// Checks rows with a line feed behind each, which the last may lack; `seq` is what the first has to have.
+///
+/// # Errors
+/// The first row that is refused decides; its seq is in the location. `Syntax`: it is no JSON. `Unsupported` or `Row`:
+/// row admission (spec 30 §6). `Row` or `SeqGap`: its members (10 §5.1, §6). `Row`: a number in it is −0 or infinite
+/// (10 §11.2). `Limit`: it nests too deep or, as the writer spells it, is too long.
+///
+/// # Cost
+/// One pass. Rows that are spelled as the writer spells them are not copied.
+pub fn check_rows(text: &[u8], seq: u64, limits: &Limits) -> Result<Batch> {
+    let mut check = Check {
+        text,
+        limits,
+        tape: Tape::new(),
+        at: 0,
+        out: None,
+        has_marker: false,
+    };
+    let mut next = seq;
+    while check.at < text.len() {
+        check.row(next).map_err(|error| {
+            error.located(Location {
+                seq: Some(next),
+                ..Location::default()
+            })
+        })?;
+        next += 1;
+    }
+    Ok(Batch {
+        respelled: check.out,
+        count: next - seq,
+        has_marker: check.has_marker,
+    })
+}
+
+struct Check<'a> {
+    text: &'a [u8],
+    limits: &'a Limits,
+    tape: Tape,
+    /// Where the next row starts.
+    at: usize,
+    /// The rows before it, if they are not what the text has before it.
+    out: Option<Vec<u8>>,
+    has_marker: bool,
+}
+
+impl Check<'_> {
+    fn row(&mut self, seq: u64) -> Result<()> {
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let end = self
+            .tape
+            .read_row(rest, self.limits.max_depth as usize)
+            .and_then(|end| end_of_line(rest, end))
+            .map_err(|fault| syntax_error(fault, self.at as u64, self.limits))?;
+        let line = rest.get(..end).unwrap_or_default();
+        let row = self.tape.root(line);
+        let Some(envelope) = Envelope::of(row) else {
+            return Err(Error::new(ErrorKind::Row, "the row is no JSON object").with_rule("10 §5.1"));
+        };
+        admit(&envelope, self.tape.may_be_retired())?;
+        decode_native(&envelope, seq)?;
+        self.has_marker |= envelope.is_inherited_marker();
+        let mut ranges = Vec::new();
+        if let Some(seqs) = envelope.source_event_seqs {
+            respell_seqs(seqs, &mut ranges);
+        }
+        let has_own_ranges = envelope
+            .source_event_seqs
+            .is_none_or(|seqs| seqs.raw() == Some(&ranges));
+        let is_canonical = self.tape.is_canonical(line);
+        if !is_canonical && !Value::is_lossless(&row) {
+            let message = "a number of the row is -0 or too large, and would be read back as another one";
+            return Err(Error::new(ErrorKind::Row, message).with_rule("10 §11.2"));
+        }
+        let is_as_written = is_canonical && has_own_ranges && end < rest.len();
+        let len = if is_as_written {
+            let whole = rest.get(..=end).unwrap_or_default();
+            if let Some(out) = &mut self.out {
+                out.extend_from_slice(whole);
+            }
+            whole.len()
+        } else {
+            let before = self.text.get(..self.at).unwrap_or_default();
+            let out = self.out.get_or_insert_with(|| before.to_vec());
+            let start = out.len();
+            write_row(row, &ranges, out);
+            out.len() - start
+        };
+        self.at += end + 1;
+        let limit = self.limits.max_row_bytes;
+        if len as u64 > limit {
+            let message = format!("the row has {len} bytes, more than max_row_bytes ({limit})");
+            return Err(Error::limit("max_row_bytes", limit, message));
+        }
+        Ok(())
+    }
+}
+
+/// Appends a row with its line feed.
+fn write_row(row: Node<'_>, ranges: &[u8], out: &mut Vec<u8>) {
+    write_node(row, out, &|key, out| {
+        let is_replaced = key == b"sourceEventSeqs";
+        if is_replaced {
+            out.extend_from_slice(ranges);
+        }
+        is_replaced
+    });
+    out.push(b'\n');
+}
+
+/// The place of the line feed behind a value, or of the end of the text.
+fn end_of_line(text: &[u8], end: usize) -> std::result::Result<usize, Fault> {
+    let behind = text.get(end..).unwrap_or_default();
+    let space = behind
+        .iter()
+        .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\r'))
+        .count();
+    match behind.get(space) {
+        None | Some(b'\n') => Ok(end + space),
+        Some(_) => Err(Fault {
+            at: end + space,
+            kind: FaultKind::Unexpected("the end of the row"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Batch {
+        check_rows(text.as_bytes(), 4, &Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn rows_in_the_writers_spelling_stand() {
+        let text = concat!(
+            r#"{"type":"x","seq":4,"time":1,"data":{"a":["b"]}}"#,
+            "\n",
+            r#"{"type":"y","seq":5,"time":1,"data":null,"sourceEventSeqs":[[0,2],4]}"#,
+            "\n",
+        );
+        assert_eq!((check(text).respelled, check(text).count), (None, 2));
+        assert_eq!(check("").count, 0);
+    }
+
+    #[test]
+    fn others_are_respelled() {
+        let first = r#"{"type":"x","seq":4,"time":1,"data":null}"#;
+        let text = format!(
+            "{first}\n{}\r\n{}",
+            r#"{"type":"y", "seq":5.0,"time":1,"data":"\u0041","sourceEventSeqs":[0,[1,1],[2,3]]}"#,
+            r#"{"type":"z","seq":6,"time":1,"data":{"b":1,"1":2},"sourceEventSeqs":[1,0]}"#,
+        );
+        let expected = format!(
+            "{first}\n{}\n{}\n",
+            r#"{"type":"y","seq":5,"time":1,"data":"A","sourceEventSeqs":[[0,3]]}"#,
+            r#"{"type":"z","seq":6,"time":1,"data":{"1":2,"b":1},"sourceEventSeqs":[1,0]}"#,
+        );
+        assert_eq!(check(&text).respelled, Some(expected.into_bytes()));
+    }
+
+    #[test]
+    fn the_first_row_that_is_refused_decides() {
+        let text = b"{\"type\":\"x\",\"seq\":4,\"time\":1,\"data\":null}\n\n";
+        let error = check_rows(text, 4, &Limits::default()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Syntax));
+        assert_eq!(error.location().seq, Some(5));
+    }
+}
