@@ -173,6 +173,13 @@ def test_packed_rows_count_as_records() -> None:
 
 
 @pytest.mark.parametrize("level", ["read", "restore", "full"])
+def test_empty_id_is_an_id(level: Any) -> None:
+    """A scan takes it, and no later layer asks for more. Spec: 10 §4.1, 30 §9."""
+    log = PLAIN.replace(b'"id":"s-1"', b'"id":""')
+    assert dsh.check(log, level=level).status == "sound"
+
+
+@pytest.mark.parametrize("level", ["read", "restore", "full"])
 def test_levels_above_scan(level: Any) -> None:
     """Spec 00 §6; an attempt alone is sound at every level."""
     with (DEMO / "v4" / "session.v4.jsonl.zstd").open("rb") as file:

@@ -139,6 +139,14 @@ def test_parse_header_refusals(kernel, change, generation, error):
     assert type(caught.value) is error
 
 
+@pytest.mark.parametrize("key", ["sandboxMode", "approvalPolicy"])
+@pytest.mark.parametrize("change", [{}, {"version": "4"}, {"extra": 1, "id": 5}])
+def test_retired_header_field_is_named_before_the_table(kernel, key, change):
+    with pytest.raises(HeaderError) as caught:
+        kernel.parse_header(line({**NEW, **change, key: None}), generation=4)
+    assert caught.value.rule == "10 §4.1 step 5"
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"{}", header(4)[:-1], header(4) + b"\n", b"\n" + header(4), b"[]\n", b"{]\n", b"\xef\xbb\xbf" + header(4)],

@@ -326,7 +326,7 @@ class TestRestore:
         [
             {"version": 3},
             {"version": True},
-            {"id": ""},
+            {"id": None},
             {"createdAt": -1},
             {"delegationDepth": 1.5},
             {"cwd": "relative"},
@@ -340,6 +340,9 @@ class TestRestore:
         with pytest.raises(HeaderError) as caught:
             check_header(HEADER | change)
         assert caught.value.rule == "L4.header"
+
+    def test_empty_id_is_an_id(self):
+        check_header(HEADER | {"id": ""})
 
     def test_header_must_name_the_session_asked_for(self):
         check_header(HEADER, session_id="s-1")

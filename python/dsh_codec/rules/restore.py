@@ -74,8 +74,8 @@ def check_header(
     fault = None
     if not is_equal_number(fields.get("version"), 4):
         fault = "version must be 4"
-    elif not is_filled(fields.get("id")):
-        fault = "id must be a non-empty string"
+    elif type(fields.get("id")) is not str:
+        fault = "id must be a string"
     elif session_id is not None and fields["id"] != session_id:
         fault = "id names another session than the one that was asked for"
     elif not all(

@@ -147,6 +147,10 @@ pub(super) fn read_header(
                 ..Location::default()
             }));
         }
+        (Some(CURRENT_GENERATION), None) => {
+            check_retired(header)?;
+            return Err(refuse("`version` of the header is missing or no number"));
+        }
         _ => version
             .and_then(|version| version.count())
             .and_then(|count| u8::try_from(count).ok())
@@ -167,17 +171,21 @@ pub(super) fn read_header(
     })
 }
 
+/// Spec 10 §4.1 step 5: before every rule of the table.
+fn check_retired(header: Node<'_>) -> Result<()> {
+    for key in ["sandboxMode", "approvalPolicy"] {
+        if header.member(key).is_some() {
+            return Err(refuse(format!("the header has the retired field {key}")).with_rule("10 §4.1 step 5"));
+        }
+    }
+    Ok(())
+}
+
 /// The tables of 10 §4.1 and §4.2: `isSeeded` and `seedLength`.
 fn check_members(header: Node<'_>, generation: u8) -> Result<(bool, Option<u64>)> {
     let old = generation < 2;
-    if generation == CURRENT_GENERATION
-        && ["sandboxMode", "approvalPolicy"]
-            .iter()
-            .any(|key| header.member(key).is_some())
-    {
-        return Err(refuse(
-            "`sandboxMode` and `approvalPolicy` of the header were retired",
-        ));
+    if generation == CURRENT_GENERATION {
+        check_retired(header)?;
     }
     let known = |key: Node<'_>| {
         let key = key.text().unwrap_or_default();
