@@ -174,11 +174,22 @@ pub(super) fn integer_array<B: Blocks, const ROW: bool>(
     bytes: &[u8],
     start: usize,
 ) -> Result<Option<(usize, IntegerShape)>, Fault> {
-    // A block is too much for an array of one.
-    if let Some((value, end)) = read_integer(bytes, start)
+    // A block is too much for an array of one, and one digit needs no look at a number.
+    if let Some([digit, b']']) = bytes.get(start..).and_then(|rest| rest.first_chunk())
+        && digit.is_ascii_digit()
+    {
+        let shape = IntegerShape {
+            count: 1,
+            max_digits: 1,
+            negative_zero: false,
+        };
+        return Ok(Some((start + 2, shape)));
+    }
+    if let Some((_, end)) = read_integer(bytes, start)
         && bytes.get(end) == Some(&b']')
     {
-        let max_digits = value.unsigned_abs().checked_ilog10().unwrap_or(0) + 1;
+        // A minus counts as a digit here.
+        let max_digits = u32::try_from(end - start).unwrap_or(u32::MAX);
         return Ok(Some((
             end + 1,
             IntegerShape {

@@ -214,12 +214,6 @@ pub(crate) fn read_integer(bytes: &[u8], start: usize) -> Option<(i64, usize)> {
     }
 }
 
-/// The closing quote of a string literal whose inside starts at `start`; None if it is none.
-#[inline(always)]
-pub(crate) fn read_string_end<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Option<usize> {
-    read_string(blocks, bytes, start).ok().map(|span| span.end)
-}
-
 fn skip_digits(bytes: &[u8], mut at: usize) -> usize {
     while bytes.get(at).is_some_and(u8::is_ascii_digit) {
         at += 1;
@@ -227,22 +221,68 @@ fn skip_digits(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
+/// The number that up to eight digits make, the first one in the lowest byte, as values from 0 to 9; noughts before
+/// them do not count.
+#[inline(always)]
+fn eight_digits(digits: u64) -> u64 {
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
+    let high = (pairs & 0xff_0000_00ff).wrapping_mul(100 + (1_000_000 << 32));
+    let low = (pairs >> 16 & 0xff_0000_00ff).wrapping_mul(1 + (10_000 << 32));
+    high.wrapping_add(low) >> 32
+}
+
+/// The digits at the start of eight bytes: how many there are, and the number that they make.
+#[inline(always)]
+fn leading_digits(bytes: Option<&[u8; 8]>) -> (usize, u64) {
+    let values = bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes)) ^ 0x3030_3030_3030_3030;
+    // The top bits of bytes that are no digits; the carry of such a byte goes to those behind it.
+    let others = (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080;
+    let count = others.trailing_zeros() / 8;
+    let digits = values.checked_shl(64 - 8 * count).unwrap_or_default();
+    (count as usize, eight_digits(digits))
+}
+
+/// The digits at a place: how many there are, up to 16, and the number that they make.
+#[inline(always)]
+fn read_digits(bytes: &[u8], first: usize) -> (usize, i64) {
+    const POWERS: [u64; 9] = [
+        1,
+        10,
+        100,
+        1_000,
+        10_000,
+        100_000,
+        1_000_000,
+        10_000_000,
+        100_000_000,
+    ];
+    if let Some(block) = bytes.get(first..).and_then(|rest| rest.first_chunk::<16>()) {
+        let (mut count, mut value) = leading_digits(block.first_chunk());
+        if count == 8 {
+            let (more, rest) = leading_digits(block.last_chunk());
+            count += more;
+            value = value * POWERS.get(more).unwrap_or(&1) + rest;
+        }
+        return (count, value.cast_signed());
+    }
+    let mut value = 0;
+    let mut at = first;
+    while let Some(byte) = bytes.get(at).filter(|byte| byte.is_ascii_digit())
+        && at - first <= SAFE_DIGITS
+    {
+        value = value * 10 + i64::from(byte - b'0');
+        at += 1;
+    }
+    (at - first, value)
+}
+
 /// Reads a number literal and returns it with the byte behind it. At the very end of the input a literal may go on.
 #[inline(always)]
 pub(crate) fn read_number(bytes: &[u8], start: usize) -> Result<(Literal, usize), Fault> {
     let negative = bytes.get(start) == Some(&b'-');
     let first = start + usize::from(negative);
-    let mut at = first;
-    let mut value = 0i64;
-    while let Some(&byte) = bytes.get(at) {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 || at - first > SAFE_DIGITS {
-            break;
-        }
-        value = value * 10 + i64::from(digit);
-        at += 1;
-    }
-    let digits = at - first;
+    let (digits, value) = read_digits(bytes, first);
+    let at = first + digits;
     let next = bytes.get(at).copied();
     if digits == 0 {
         return Err(next.map_or_else(|| Fault::end(bytes), |_| Fault::unexpected(at, "a digit")));
@@ -360,21 +400,22 @@ pub(crate) fn read_value<B: Blocks, S: Sink, const ROW: bool>(
                         kind: FaultKind::TooDeep,
                     });
                 }
+                let start = at;
+                at = skip_space::<ROW>(bytes, at + 1);
+                let first = bytes.get(at).copied();
                 if S::PACKED
-                    && let Some(end) = read_packed::<B, S, ROW>(blocks, bytes, at, sink)?
+                    && let Some(end) = read_packed::<B, S, ROW>(blocks, bytes, start, first, sink)?
                 {
                     at = end;
+                } else if first == Some(b']') {
+                    at += 1;
+                    checked(sink.empty_array(start, at), start)?;
+                } else if let Some(end) = sink.whole_array(bytes, start, max_depth - open.len()) {
+                    at = end;
                 } else {
-                    let start = at;
-                    at = skip_space::<ROW>(bytes, at + 1);
-                    if bytes.get(at) == Some(&b']') {
-                        at += 1;
-                        checked(sink.empty_array(start, at), start)?;
-                    } else {
-                        checked(sink.begin_array(start), start)?;
-                        open.push(Open::Array);
-                        continue;
-                    }
+                    checked(sink.begin_array(start), start)?;
+                    open.push(Open::Array);
+                    continue;
                 }
             }
             b't' => {
@@ -466,15 +507,16 @@ fn read_key<B: Blocks, S: Sink, const ROW: bool>(
     Ok(skip_space::<ROW>(bytes, at + 1))
 }
 
-/// Reads an array of strings or of integers as a whole; None if it is neither.
+/// Reads an array of strings or of integers as a whole, of which the first byte inside is known; None if it is neither.
 #[inline(always)]
 fn read_packed<B: Blocks, S: Sink, const ROW: bool>(
     blocks: B,
     bytes: &[u8],
     at: usize,
+    first: Option<u8>,
     sink: &mut S,
 ) -> Result<Option<usize>, Fault> {
-    match bytes.get(skip_space::<ROW>(bytes, at + 1)) {
+    match first {
         Some(b'"') => {
             let Some((end, count, is_compact)) = arrays::string_array::<B, ROW>(blocks, bytes, at + 1)?
             else {

@@ -1,5 +1,7 @@
 //! What a parse produces: the reader calls a [`Sink`] for everything it meets.
 
+use crate::limits::MAX_SAFE_INTEGER;
+
 /// Says that the sink cannot go on; it keeps the reason itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopped;
@@ -61,6 +63,12 @@ pub trait Sink {
         self.begin_object(start)?;
         self.end_object(end)
     }
+    /// Takes the array at `at` with all that is in it, at most `max_depth` levels, and returns the byte behind it; None
+    /// if it shall be read.
+    #[inline(always)]
+    fn whole_array(&mut self, _bytes: &[u8], _at: usize, _max_depth: usize) -> Option<usize> {
+        None
+    }
     /// A whole array of one or more strings, checked; `is_compact` if it is known to hold no white space between them.
     fn string_array(&mut self, start: usize, end: usize, count: usize, is_compact: bool) -> Flow;
     /// A whole array of one or more integers of at most 15 digits, checked.
@@ -76,4 +84,15 @@ pub struct IntegerShape {
     pub max_digits: u32,
     /// Whether an element may be −0.
     pub negative_zero: bool,
+}
+
+impl IntegerShape {
+    /// Whether a running sum over the elements is surely safe (spec 10, intro), from a start and with any of the signs.
+    pub(crate) fn keeps_safe(&self, start: i64) -> bool {
+        10u64
+            .checked_pow(self.max_digits)
+            .and_then(|largest| largest.checked_mul(u64::try_from(self.count).ok()?))
+            .and_then(|sum| sum.checked_add(start.unsigned_abs()))
+            .is_some_and(|furthest| furthest <= MAX_SAFE_INTEGER.unsigned_abs())
+    }
 }

@@ -12,6 +12,7 @@ use super::blocks::{Blocks, Task, dispatch};
 use super::lazy::{self, closing_quote};
 use super::number::{double, is_negative_zero, parse_double, safe_integer};
 use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
+use super::records::ReadRecords;
 use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
 use super::text::decode_string;
 
@@ -36,9 +37,10 @@ enum Tag {
     Texts,
     /// `a`, `b`: bytes of the whole array; the next word holds its shape.
     Integers,
-    /// Second word of a packed array: `a` elements, of at most `b` digits.
+    /// Second word of a packed array: `a` elements, of at most `b` digits. Of records: `a` of them, of `b` chunks.
     Shape,
-    /// An array whose elements, if it has any, are not on the tape. `a`, `b`: bytes of the whole array.
+    /// An array whose elements, if it has any, are not on the tape. `a`, `b`: bytes of the whole array. With the flag it
+    /// is one of valid records, and the next word holds their number.
     LazyArray,
     /// An object whose members, if it has any, are not on the tape. `a`, `b`: bytes of the whole object.
     LazyObject,
@@ -83,6 +85,8 @@ pub struct Tape {
     nesting: Vec<Open>,
     /// Whether a string value may be [retired](is_retired).
     may_be_retired: bool,
+    /// Whether the records of a stream need only be checked and counted.
+    counts_records: bool,
 }
 
 /// Whether a string is one that row admission (spec 30 §6) asks for in rules A2 to A4, B, C3 and C4. A row without any
@@ -93,6 +97,32 @@ pub fn is_retired(raw: &[u8]) -> bool {
         raw,
         b"tool-result" | b"tool-addition" | b"tool-removal" | b"developer" | b"plugin"
     )
+}
+
+/// The first four bytes of these strings.
+const RETIRED_HEADS: [u32; 3] = [
+    u32::from_le_bytes(*b"tool"),
+    u32::from_le_bytes(*b"deve"),
+    u32::from_le_bytes(*b"plug"),
+];
+
+/// [`is_retired`] of any string, by its bytes between the quotes; true also if that is not clear.
+#[inline(always)]
+pub(super) fn may_be_retired(span: Span, raw: &[u8]) -> bool {
+    // One rare jump: lengths of strings, and what else tells them apart, are hard to predict.
+    let head = raw.first_chunk().map_or(0, |head| u32::from_le_bytes(*head));
+    let [a, b, c] = RETIRED_HEADS.map(|known| head == known);
+    (a | b | c | span.escaped) && look_at_retired(span, raw)
+}
+
+#[inline(never)]
+fn look_at_retired(span: Span, raw: &[u8]) -> bool {
+    if span.escaped {
+        // An escape takes at most six bytes for a character, and only \\u spells a letter.
+        raw.len() <= 6 * 13 && raw.windows(2).any(|pair| pair == b"\\u")
+    } else {
+        is_retired(raw)
+    }
 }
 
 /// Kind of a JSON value.
@@ -178,6 +208,7 @@ impl Default for Tape {
             open: Vec::new(),
             nesting: Vec::new(),
             may_be_retired: false,
+            counts_records: false,
         }
     }
 }
@@ -342,16 +373,31 @@ impl Tape {
         Ok(())
     }
 
-    #[inline(always)]
-    fn note_retired(&mut self, span: Span, raw: &[u8]) {
-        if raw.len() <= 6 * 13 && (span.escaped || matches!(raw.len(), 6 | 9 | 11..=13)) {
-            // An escape takes at most six bytes for a character, and only \\u spells a letter.
-            self.may_be_retired |= if span.escaped {
-                raw.windows(2).any(|pair| pair == b"\\u")
-            } else {
-                is_retired(raw)
-            };
+    /// Whether valid records of a stream, `data.stream` of a row, are counted and then not kept on the tape. What is
+    /// asked of them nevertheless is read from the bytes.
+    pub(crate) fn count_records(&mut self, counts_records: bool) {
+        self.counts_records = counts_records;
+    }
+
+    /// Takes the array at a byte if it is a stream of valid records.
+    #[inline(never)]
+    fn take_records(&mut self, bytes: &[u8], start: usize, max_depth: usize) -> Option<usize> {
+        let records = dispatch(ReadRecords {
+            bytes,
+            start,
+            max_depth: max_depth.checked_sub(2).filter(|&levels| levels > 0)?,
+            open: &mut Vec::new(),
+        })?;
+        let len = self.words.len();
+        let taken = self
+            .push(Tag::LazyArray, start, records.end, true, false)
+            .and_then(|()| self.push_word(shape_word(records.count, records.chunks), start));
+        if taken.is_err() {
+            self.words.truncate(len);
+            return None;
         }
+        self.may_be_retired |= records.may_be_retired;
+        Some(records.end)
     }
 
     #[inline]
@@ -398,7 +444,7 @@ impl Sink for Tape {
 
     #[inline(always)]
     fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
-        self.note_retired(span, raw);
+        self.may_be_retired |= may_be_retired(span, raw);
         self.push(Tag::Text, span.start, span.end, span.escaped, span.high)
     }
 
@@ -435,6 +481,21 @@ impl Sink for Tape {
     #[inline(always)]
     fn empty_object(&mut self, start: usize, end: usize) -> Flow {
         self.push(Tag::LazyObject, start, end, false, false)
+    }
+
+    #[inline(always)]
+    fn whole_array(&mut self, bytes: &[u8], at: usize, max_depth: usize) -> Option<usize> {
+        // Inside of the row and its data.
+        let is_stream = self.counts_records
+            && self.open.len() == 2
+            && bytes
+                .get(..at)
+                .is_some_and(|before| before.ends_with(b"\"stream\":"));
+        if is_stream {
+            self.take_records(bytes, at, max_depth)
+        } else {
+            None
+        }
     }
 
     #[inline(always)]
@@ -475,7 +536,7 @@ impl Lean<'_> {
     /// Whether the innermost open array or object is of a depth that is noted. The outermost has a word of its own.
     #[inline(always)]
     fn is_noted(&self) -> bool {
-        self.inside > 1 && self.inside % LEVELS_PER_INNER == 1
+        self.inside % LEVELS_PER_INNER == 1 && self.inside > 1
     }
 
     #[inline(never)]
@@ -552,7 +613,7 @@ impl Sink for Lean<'_> {
     #[inline(always)]
     fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
         if self.inside > 0 {
-            self.tape.note_retired(span, raw);
+            self.tape.may_be_retired |= may_be_retired(span, raw);
             return Ok(());
         }
         self.tape.string(span, raw)
@@ -609,6 +670,16 @@ impl Sink for Lean<'_> {
     #[inline(always)]
     fn integer_array(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow {
         self.put(|tape| tape.integer_array(start, end, shape))
+    }
+}
+
+#[inline]
+fn shape_word(a: u32, b: u32) -> Word {
+    Word {
+        tag: Tag::Shape,
+        a,
+        b,
+        ..NOTHING
     }
 }
 
@@ -752,6 +823,7 @@ impl<'a> Node<'a> {
         match self.word.tag {
             Tag::Array | Tag::Object => self.word.b as usize,
             Tag::Texts | Tag::Integers => self.at + 2,
+            Tag::LazyArray => self.at.wrapping_add(1 + usize::from(self.word.flag)),
             // A value without a word of its own has no words inside either.
             _ => self.at.wrapping_add(1),
         }
@@ -922,6 +994,15 @@ impl<'a> Node<'a> {
     /// Whether the value is a packed array of strings that is known to be compact.
     pub(crate) fn is_compact_text_array(&self) -> bool {
         self.word.tag == Tag::Texts && self.word.flag
+    }
+
+    /// Number of records, and of chunks that they stand for, of a stream whose records were valid when it was read.
+    #[inline]
+    pub(crate) fn counted_records(&self) -> Option<(u64, u64)> {
+        (self.word.tag == Tag::LazyArray && self.word.flag).then(|| {
+            let shape = self.shape();
+            (shape.a.into(), shape.b.into())
+        })
     }
 
     /// What is known of a packed array of integers (which has at least one).

@@ -47,23 +47,18 @@ impl<'a> Envelope<'a> {
             has_other: false,
         };
         for (key, value) in row.members() {
-            let member = if key.text_is("type") {
-                &mut envelope.event_type
-            } else if key.text_is("seq") {
-                &mut envelope.seq
-            } else if key.text_is("time") {
-                &mut envelope.time
-            } else if key.text_is("data") {
-                &mut envelope.data
-            } else if key.text_is("surfaceOp") {
-                &mut envelope.surface_op
-            } else if key.text_is("sourceEventSeqs") {
-                &mut envelope.source_event_seqs
-            } else if key.text_is("ignorable") {
-                &mut envelope.ignorable
-            } else {
-                envelope.has_other = true;
-                continue;
+            let member = match &*key.text().unwrap_or_default() {
+                b"type" => &mut envelope.event_type,
+                b"seq" => &mut envelope.seq,
+                b"time" => &mut envelope.time,
+                b"data" => &mut envelope.data,
+                b"surfaceOp" => &mut envelope.surface_op,
+                b"sourceEventSeqs" => &mut envelope.source_event_seqs,
+                b"ignorable" => &mut envelope.ignorable,
+                _ => {
+                    envelope.has_other = true;
+                    continue;
+                }
             };
             *member = Some(value);
         }

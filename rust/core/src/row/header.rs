@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::json::number::double;
-use crate::json::{Fault, FaultKind, Node, Tape};
+use crate::json::{Fault, FaultKind, Kind, Node, Tape};
 use crate::limits::Limits;
 
 /// The highest generation that is read.
@@ -130,7 +130,8 @@ pub(super) fn read_header(
     if !header.is_object() {
         return Err(refuse("the header row is no JSON object"));
     }
-    let version = header.member("version");
+    let members = Members::of(header);
+    let version = members.version;
     let number = version.and_then(|version| version.number());
     let current = double(i64::from(CURRENT_GENERATION));
     if let Some(found) = number.filter(|&found| found > current) {
@@ -148,7 +149,7 @@ pub(super) fn read_header(
             }));
         }
         (Some(CURRENT_GENERATION), None) => {
-            check_retired(header)?;
+            members.check_retired()?;
             return Err(refuse("`version` of the header is missing or no number"));
         }
         _ => version
@@ -162,7 +163,7 @@ pub(super) fn read_header(
             wanted.unwrap_or_default()
         )));
     }
-    let (is_seeded, declared_cut) = check_members(header, generation)?;
+    let (is_seeded, declared_cut) = check_members(&members, generation)?;
     Ok(Header {
         generation,
         line: text.to_vec(),
@@ -171,76 +172,118 @@ pub(super) fn read_header(
     })
 }
 
-/// Spec 10 §4.1 step 5: before every rule of the table.
-fn check_retired(header: Node<'_>) -> Result<()> {
-    for key in ["sandboxMode", "approvalPolicy"] {
-        if header.member(key).is_some() {
-            return Err(refuse(format!("the header has the retired field {key}")).with_rule("10 §4.1 step 5"));
+/// The members of a header, found in one pass; the last value where a key is repeated.
+#[derive(Default)]
+struct Members<'a> {
+    row_type: Option<Node<'a>>,
+    version: Option<Node<'a>>,
+    id: Option<Node<'a>>,
+    created_at: Option<Node<'a>>,
+    cwd: Option<Node<'a>>,
+    is_seeded: Option<Node<'a>>,
+    delegation_depth: Option<Node<'a>>,
+    parent_session: Option<Node<'a>>,
+    origin: Option<Node<'a>>,
+    agent_preset: Option<Node<'a>>,
+    seed_length: Option<Node<'a>>,
+    sandbox_mode: Option<Node<'a>>,
+    approval_policy: Option<Node<'a>>,
+    has_other: bool,
+}
+
+impl<'a> Members<'a> {
+    fn of(header: Node<'a>) -> Self {
+        let mut members = Self::default();
+        for (key, value) in header.members() {
+            let member = match &*key.text().unwrap_or_default() {
+                b"type" => &mut members.row_type,
+                b"version" => &mut members.version,
+                b"id" => &mut members.id,
+                b"createdAt" => &mut members.created_at,
+                b"cwd" => &mut members.cwd,
+                b"isSeeded" => &mut members.is_seeded,
+                b"delegationDepth" => &mut members.delegation_depth,
+                b"parentSession" => &mut members.parent_session,
+                b"origin" => &mut members.origin,
+                b"agentPreset" => &mut members.agent_preset,
+                b"seedLength" => &mut members.seed_length,
+                b"sandboxMode" => &mut members.sandbox_mode,
+                b"approvalPolicy" => &mut members.approval_policy,
+                _ => {
+                    members.has_other = true;
+                    continue;
+                }
+            };
+            *member = Some(value);
         }
+        members
     }
-    Ok(())
+
+    /// The retired field that is there.
+    fn retired(&self) -> Option<&'static str> {
+        let mode = self.sandbox_mode.map(|_| "sandboxMode");
+        mode.or(self.approval_policy.map(|_| "approvalPolicy"))
+    }
+
+    /// Spec 10 §4.1 step 5: before every rule of the table.
+    fn check_retired(&self) -> Result<()> {
+        self.retired().map_or(Ok(()), |key| {
+            Err(refuse(format!("the header has the retired field {key}")).with_rule("10 §4.1 step 5"))
+        })
+    }
 }
 
 /// The tables of 10 §4.1 and §4.2: `isSeeded` and `seedLength`.
-fn check_members(header: Node<'_>, generation: u8) -> Result<(bool, Option<u64>)> {
+fn check_members(header: &Members<'_>, generation: u8) -> Result<(bool, Option<u64>)> {
     let old = generation < 2;
     if generation == CURRENT_GENERATION {
-        check_retired(header)?;
+        header.check_retired()?;
     }
-    let known = |key: Node<'_>| {
-        let key = key.text().unwrap_or_default();
-        match &*key {
-            b"type" | b"version" | b"id" | b"createdAt" | b"cwd" | b"parentSession" | b"origin"
-            | b"delegationDepth" | b"agentPreset" => true,
-            b"isSeeded" => !old,
-            b"seedLength" => old,
-            _ => false,
-        }
-    };
-    if !header.members().all(|(key, _)| known(key)) {
+    let of_others = if old { header.is_seeded } else { header.seed_length };
+    if header.has_other || header.retired().is_some() || of_others.is_some() {
         return Err(refuse(format!(
             "the header has a key that version {generation} does not know"
         )));
     }
-    if !header
-        .member("type")
-        .is_some_and(|value| value.text_is("session"))
-    {
+    if !header.row_type.is_some_and(|value| value.text_is("session")) {
         return Err(refuse("`type` of the header must be session"));
     }
-    if !header.member("id").is_some_and(|value| value.is_text()) {
+    if !header.id.is_some_and(|value| value.is_text()) {
         return Err(refuse("`id` of the header is missing or no string"));
     }
-    for key in ["createdAt", "delegationDepth"] {
-        if header.member(key).and_then(|value| value.count()).is_none() {
+    for (key, value) in [
+        ("createdAt", header.created_at),
+        ("delegationDepth", header.delegation_depth),
+    ] {
+        if value.and_then(|value| value.count()).is_none() {
             return Err(refuse(format!("`{key}` of the header is missing or no count")));
         }
     }
-    for key in ["parentSession", "agentPreset"] {
-        if header.member(key).is_some_and(|value| !value.is_text()) {
+    for (key, value) in [
+        ("parentSession", header.parent_session),
+        ("agentPreset", header.agent_preset),
+    ] {
+        if value.is_some_and(|value| !value.is_text()) {
             return Err(refuse(format!("`{key}` of the header is no string")));
         }
     }
-    if let Some(cwd) = header.member("cwd")
+    if let Some(cwd) = header.cwd
         && !cwd.text().is_some_and(|path| is_absolute(&path, cfg!(windows)))
     {
         return Err(refuse("`cwd` of the header is no absolute path"));
     }
-    if header
-        .member("origin")
-        .is_some_and(|value| !value.text_is("subagent"))
-    {
+    if header.origin.is_some_and(|value| !value.text_is("subagent")) {
         return Err(refuse("`origin` of the header may only be subagent"));
     }
     if old {
-        let declared = header.member("seedLength").map(|value| value.count());
+        let declared = header.seed_length.map(|value| value.count());
         if declared == Some(None) {
             return Err(refuse("`seedLength` of the header is no count"));
         }
         return Ok((declared.is_some(), declared.flatten()));
     }
-    match header.member("isSeeded") {
-        Some(value) if value.kind() == crate::json::Kind::Boolean => Ok((value.is_true(), None)),
+    match header.is_seeded {
+        Some(value) if value.kind() == Kind::Boolean => Ok((value.is_true(), None)),
         _ => Err(refuse("`isSeeded` of the header is missing or no boolean")),
     }
 }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::json::{BlockTask, Blocks, Node, read_integer, read_string_end, run_blocks};
+use crate::json::{BlockTask, Blocks, Cursor, Node, run_blocks};
 
 /// A chunk row that was recognised: a whole line that is an event of type `assistant/chunk`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,39 +112,7 @@ pub(crate) const DEPTH: u32 = 3;
 
 const START: &[u8] = b"{\"type\":\"assistant/chunk\",\"seq\":";
 
-struct Cursor<'b, B> {
-    blocks: B,
-    bytes: &'b [u8],
-    at: usize,
-}
-
 impl<B: Blocks> Cursor<'_, B> {
-    #[inline(always)]
-    fn literal(&mut self, literal: &[u8]) -> Option<()> {
-        let rest = self.bytes.get(self.at..)?;
-        if !rest.starts_with(literal) {
-            return None;
-        }
-        self.at += literal.len();
-        Some(())
-    }
-
-    /// An integer of at most 15 digits that is not −0.
-    #[inline(always)]
-    fn integer(&mut self) -> Option<i64> {
-        let (value, end) = read_integer(self.bytes, self.at)?;
-        self.at = end;
-        Some(value)
-    }
-
-    /// The inside of a string and its closing quote. Gives the whole literal.
-    #[inline(always)]
-    fn string(&mut self) -> Option<Range<usize>> {
-        let start = self.at.checked_sub(1)?;
-        self.at = read_string_end(self.blocks, self.bytes, self.at)? + 1;
-        Some(start..self.at)
-    }
-
     #[inline(always)]
     fn chunk_row(mut self) -> Option<ChunkRow> {
         let Delta { seq, time, .. } = self.delta()?;

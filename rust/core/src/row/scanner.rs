@@ -381,6 +381,8 @@ impl RowScanner {
             self.accept_chunk_row(chunk, bytes, offset, accept);
             return Ok(Line::Taken(chunk.len));
         }
+        // Only the rules of level `Full` look into records.
+        tape.count_records(self.level < Level::Full);
         let parsed = tape
             .read_row(bytes, self.options.limits.max_depth as usize)
             .and_then(|end| {

@@ -6,7 +6,6 @@ use super::value::{Picked, Value, Word, bits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::json::Node;
 use crate::json::number::is_safe;
-use crate::limits::MAX_SAFE_INTEGER;
 
 /// A valid record. Spec 20 §2.
 #[derive(Clone, Debug)]
@@ -239,15 +238,9 @@ fn examine_run<V: Value>(kind: RunKind, fields: &Fields<V>) -> std::result::Resu
 
 /// Whether every difference and every running time is a safe integer. Spec 20 §4.
 fn check_times<V: Value>(time0: i64, dt: &V) -> std::result::Result<(), RecordFault> {
-    if let Some(shape) = dt.integer_shape() {
-        // No running time is further from 0 than this; then the entries need not be read.
-        let furthest = 10u64
-            .checked_pow(shape.max_digits)
-            .and_then(|largest| largest.checked_mul(u64::try_from(shape.count).ok()?))
-            .and_then(|sum| sum.checked_add(time0.unsigned_abs()));
-        if furthest.is_some_and(|furthest| furthest <= MAX_SAFE_INTEGER.unsigned_abs()) {
-            return Ok(());
-        }
+    // Then the entries need not be read.
+    if dt.integer_shape().is_some_and(|shape| shape.keeps_safe(time0)) {
+        return Ok(());
     }
     let mut time = time0;
     for step in dt.elements() {
@@ -306,6 +299,9 @@ pub fn check_stream(stream: Option<&Node<'_>>, on_fault: &mut dyn FnMut(i64, Rec
         on_fault(-1, "stream has to be an array of records");
         return counts;
     };
+    if let Some((records, chunks)) = stream.counted_records() {
+        return StreamCounts { records, chunks };
+    }
     let mut at = 0;
     for record in stream.elements() {
         match examine(&record, &mut Fields::empty(&KEYS)) {
@@ -317,4 +313,104 @@ pub fn check_stream(stream: Option<&Node<'_>>, on_fault: &mut dyn FnMut(i64, Rec
     }
     counts.records = at.unsigned_abs();
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::{Tape, write_node};
+
+    const RECORDS: [&str; 9] = [
+        r#"{"type":"text-chunks","time0":1781765695133,"index":0,"dt":[8,1,-41],"texts":[" a","\n\"é",""," d"]}"#,
+        r#"{"type":"reasoning-chunks","time0":-5,"index":12,"dt":[],"texts":["x"]}"#,
+        r#"{"type":"tool-call-chunks","time0":3,"index":1,"dt":[],"id":"c","name":"n","args":["{}"]}"#,
+        r#"{"type":"tool-call-chunks","time0":3,"index":1,"dt":[0],"id":"c","args":["","\u00e9"]}"#,
+        r#"{"type":"chunk","time":9,"chunk":{"type":"block-start","index":0,"blockType":"text"}}"#,
+        r#"{"type":"chunk","time":9,"chunk":{"type":"block-end","index":0,"block":{"type":"text","text":"a\n"}}}"#,
+        r#"{"type":"chunk","time":9,"chunk":{"type":"usage","usage":{"n":[1,-2],"s":["a"],"x":[null,true,{}]}}}"#,
+        r#"{"type":"chunk","time":9,"chunk":{}}"#,
+        r#"{"type":"text-chunks","time0":9007199254740000,"index":0,"dt":[900],"texts":["a","b"]}"#,
+    ];
+
+    /// What may be put anywhere.
+    const PIECES: [&str; 28] = [
+        "",
+        "",
+        "\"",
+        "\\",
+        ",",
+        "{",
+        "}",
+        "[",
+        "]",
+        "0",
+        "-",
+        "-0",
+        "1.5",
+        "1e999",
+        " ",
+        "\n",
+        "\u{1}",
+        "null",
+        "[]",
+        "{}",
+        "123456789012345",
+        "12345678",
+        "\"tool-result\"",
+        "\"name\":\"\",",
+        "\"id\":\"\",",
+        "\"index\":-1,",
+        "\"stream\":[],",
+        "\"\\u0070lugin\"",
+    ];
+
+    /// What is known of a row: how its reading ended, its values, its stream's faults and counts, may it be retired.
+    fn facts(row: &str, max_depth: usize, counts: bool) -> (bool, impl PartialEq + std::fmt::Debug) {
+        let mut tape = Tape::new();
+        tape.count_records(counts);
+        let end = tape.read_row(row.as_bytes(), max_depth);
+        let root = tape.root(row.as_bytes());
+        let mut faults = Vec::new();
+        let mut out = Vec::new();
+        let mut is_counted = false;
+        let found = end.is_ok().then(|| {
+            let stream = root.member("data").and_then(|data| data.member("stream"));
+            is_counted = stream.is_some_and(|stream| stream.counted_records().is_some());
+            write_node(root, &mut out, &|_, _| false);
+            let counts = check_stream(stream.as_ref(), &mut |at, fault| faults.push((at, fault)));
+            (counts, root.is_lossless(), tape.may_be_retired())
+        });
+        (is_counted, (end, found, out, faults))
+    }
+
+    #[test]
+    fn counted_streams_are_what_a_check_of_their_tape_says() {
+        let mut state = 5u64;
+        let mut next = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        let mut counted = 0;
+        for _ in 0..8_000 {
+            let records: Vec<_> = (0..next(4)).map(|_| RECORDS[next(RECORDS.len())]).collect();
+            let mut row = format!(
+                r#"{{"type":"assistant/attempt","seq":0,"time":1,"data":{{"turn":1,"stream":[{}],"x":[{{}}]}}}}"#,
+                records.join(",")
+            );
+            for _ in 0..next(3) {
+                let boundary =
+                    |row: &str, at: usize| (0..=at).rev().find(|&at| row.is_char_boundary(at)).unwrap();
+                let start = boundary(&row, 50 + next(row.len() - 50));
+                let end = boundary(&row, (start + next(6)).min(row.len()));
+                row.replace_range(start..end, PIECES[next(PIECES.len())]);
+            }
+            row.push_str("\n                                                                  ");
+            let max_depth = if next(4) == 0 { 1 + next(8) } else { 64 };
+            let (is_counted, fast) = facts(&row, max_depth, true);
+            let (_, exact) = facts(&row, max_depth, false);
+            assert_eq!(fast, exact, "{row}");
+            counted += usize::from(is_counted);
+        }
+        assert!(counted > 1_000, "{counted}");
+    }
 }
