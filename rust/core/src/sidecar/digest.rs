@@ -184,9 +184,9 @@ impl CanonicalSink for RowSink<'_, '_> {
     }
 
     #[inline]
-    fn replace(&mut self, node: Node<'_>) -> bool {
+    fn replace(&mut self, node: &Node<'_>) -> bool {
         if let Some((place, stream)) = &self.row.stream
-            && place.is_same(&node)
+            && place.is_same(node)
         {
             let digests = &mut *self.digests;
             digests.flush();
@@ -199,7 +199,7 @@ impl CanonicalSink for RowSink<'_, '_> {
             return true;
         }
         if let Some((seqs, seq)) = &self.row.source_event_seqs
-            && seqs.is_same(&node)
+            && seqs.is_same(node)
         {
             self.digests.respell();
             self.digests.text.push(b'[');
