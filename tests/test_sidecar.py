@@ -366,6 +366,18 @@ def test_sidecar_reads_what_is_stored(compression: Any, tmp_path: Path) -> None:
         list(sidecar)
 
 
+def test_sidecar_row_is_bounded_wherever_it_stands() -> None:
+    """A row that lies whole inside a piece that was read is no exception."""
+    longest = max(len(row) - 1 for row in _lines(SIDECAR))
+    with Sidecar.open(SIDECAR, max_row_bytes=longest) as sidecar:
+        assert len(list(sidecar)) == 2
+    with (
+        Sidecar.open(SIDECAR, max_row_bytes=longest - 1) as sidecar,
+        pytest.raises(dsh.LimitExceededError, match="max_row_bytes"),
+    ):
+        list(sidecar)
+
+
 def test_error_survives_pickle() -> None:
     error = dsh.SidecarError("m", "p", 1, None, 2, None, "60 §7", "mismatch")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - made here

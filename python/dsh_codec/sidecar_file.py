@@ -230,19 +230,22 @@ class Sidecar:
         rest: list[bytes] = []
         rest_bytes = 0
         for piece in self._plaintext():
-            first, *others = piece.split(b"\n")
-            rest.append(first)
-            rest_bytes += len(first)
-            if rest_bytes > self._max_row_bytes:
-                limit = self._max_row_bytes
-                message = f"a row has more than {limit} bytes; raise max_row_bytes"
-                raise LimitExceededError(
-                    message, self.path, *[None] * 5, "max_row_bytes", limit
-                )
-            if others:
+            start = 0
+            while start < len(piece):
+                end = piece.find(b"\n", start)
+                rest.append(piece[start : end if end >= 0 else None])
+                rest_bytes += len(rest[-1])
+                if rest_bytes > self._max_row_bytes:
+                    limit = self._max_row_bytes
+                    message = f"a row has more than {limit} bytes; raise max_row_bytes"
+                    raise LimitExceededError(
+                        message, self.path, *[None] * 5, "max_row_bytes", limit
+                    )
+                if end < 0:
+                    break
                 yield b"".join(rest)
-                yield from others[:-1]
-                rest, rest_bytes = [others[-1]], len(others[-1])
+                rest, rest_bytes = [], 0
+                start = end + 1
         if rest_bytes:
             message = "the last row has no line feed: the sidecar was cut off"
             raise self._corrupt(message)

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use super::blocks::{Blocks, Task, dispatch};
 use super::number::{write_double, write_integer};
 use super::tape::{Elements, Kind, Node};
 use super::text::write_string;
@@ -19,7 +20,7 @@ pub trait Sink {
 
     /// May write a value itself, and says whether it has.
     #[inline]
-    fn replace(&mut self, node: Node<'_>) -> bool {
+    fn replace(&mut self, node: &Node<'_>) -> bool {
         let _ = node;
         false
     }
@@ -38,22 +39,51 @@ impl Sink for Vec<u8> {
 
 /// Whether every string literal in some JSON text is canonical: it is UTF-8, and has none of the escapes that are not.
 pub(crate) fn has_canonical_strings(text: &[u8]) -> bool {
-    // A backslash that is escaped itself may be taken for an escape; that costs time only.
-    let has = |letter| memchr::memmem::find(text, &[b'\\', letter]).is_some();
-    let is_plain = memchr::memchr(b'\\', text).is_none() || !has(b'u') && !has(b'/');
-    is_plain && std::str::from_utf8(text).is_ok()
+    let (has_escape, has_high) = dispatch(Look(text));
+    !has_escape && (!has_high || std::str::from_utf8(text).is_ok())
 }
 
+/// Whether some text may have an escape that is not canonical, and whether it has a byte that is not ASCII.
+struct Look<'b>(&'b [u8]);
+
+impl Task for Look<'_> {
+    type Output = (bool, bool);
+
+    #[inline(always)]
+    fn run<B: Blocks>(self, _: B) -> Self::Output {
+        let Some((first, behind)) = self.0.split_first() else {
+            return (false, false);
+        };
+        let (mut escapes, mut high) = (0, *first);
+        for (&byte, &next) in self.0.iter().zip(behind) {
+            // A backslash that is escaped itself may be taken for an escape; that costs time only.
+            escapes |= u8::from(byte == b'\\') & u8::from(next == b'u' || next == b'/');
+            high |= next;
+        }
+        (escapes != 0, high >= 0x80)
+    }
+}
+
+struct Member<'a> {
+    key: Cow<'a, [u8]>,
+    value: Node<'a>,
+}
+
+/// The place of a member that is still to be written, and the first bytes of its key.
+type Turn = (u64, usize);
+
 enum Open<'a> {
-    Array(Elements<'a>),
-    /// Members from `next` on; the first of all was at `start`.
+    Array {
+        elements: Elements<'a>,
+        is_first: bool,
+    },
+    /// Its members and their turns from here on, of which those from `next` on are to come.
     Object {
-        start: usize,
+        members: usize,
+        turns: usize,
         next: usize,
     },
 }
-
-type Member<'a> = (Cow<'a, [u8]>, Node<'a>);
 
 /// Appends the canonical text of a value: members sorted by their UTF-16 code units, numbers in JavaScript's spelling,
 /// no white space, lone surrogates as escapes. `is_plain` says that `has_canonical_strings` is known of the text.
@@ -61,91 +91,119 @@ type Member<'a> = (Cow<'a, [u8]>, Node<'a>);
 /// # Cost
 /// What is canonical as it stands is copied. Not recursive.
 pub fn write_canonical<S: Sink>(node: Node<'_>, is_plain: bool, out: &mut S) {
-    let mut open: Vec<(Open<'_>, bool)> = Vec::new();
+    let mut open: Vec<Open<'_>> = Vec::with_capacity(8);
     // Members of the open objects.
-    let mut members: Vec<Member<'_>> = Vec::new();
-    let mut next = Some(node);
+    let mut members: Vec<Member<'_>> = Vec::with_capacity(32);
+    let mut turns: Vec<Turn> = Vec::with_capacity(32);
+    let mut inner = (!write_leaf(&node, is_plain, out)).then_some(node);
     loop {
-        if let Some(node) = next.take()
-            && !out.replace(node)
-        {
-            match node.kind() {
-                Kind::Null | Kind::Boolean => out.text().extend_from_slice(node.raw().unwrap_or_default()),
-                Kind::Number => write_number(node, out),
-                Kind::Text => {
-                    if let Some(literal) = node.canonical_literal(is_plain) {
-                        out.slice(literal);
-                    } else {
-                        write_string(&node.text().unwrap_or_default(), out.text());
-                        out.respell();
-                    }
+        match inner {
+            Some(object) if object.is_object() => {
+                out.text().push(b'{');
+                let starts = (members.len(), turns.len());
+                for (key, value) in object.members() {
+                    let key = key.text().unwrap_or_default();
+                    turns.push((head(&key), members.len()));
+                    members.push(Member { key, value });
                 }
-                Kind::Array => {
-                    if let Some(array) = node.canonical_array(is_plain) {
-                        out.slice(array);
-                    } else {
-                        out.text().push(b'[');
-                        open.push((Open::Array(node.elements()), true));
-                    }
+                if sort_members(&members, starts.0, &mut turns, starts.1) {
+                    out.respell();
                 }
-                Kind::Object => {
-                    out.text().push(b'{');
-                    let start = members.len();
-                    members.extend(
-                        node.members()
-                            .map(|(key, value)| (key.text().unwrap_or_default(), value)),
-                    );
-                    if sort_members(&mut members, start) {
-                        out.respell();
-                    }
-                    open.push((Open::Object { start, next: start }, true));
-                }
+                open.push(Open::Object {
+                    members: starts.0,
+                    turns: starts.1,
+                    next: starts.1,
+                });
             }
+            Some(array) => {
+                out.text().push(b'[');
+                open.push(Open::Array {
+                    elements: array.elements(),
+                    is_first: true,
+                });
+            }
+            None => drop(open.pop()),
         }
-        let Some((holder, is_first)) = open.last_mut() else {
-            return;
-        };
-        let bracket = match holder {
-            Open::Array(elements) => {
-                next = elements.next();
-                if next.is_some() && !*is_first {
+        inner = match open.last_mut() {
+            None => return,
+            Some(Open::Array { elements, is_first }) => loop {
+                let Some(element) = elements.next() else {
+                    out.text().push(b']');
+                    break None;
+                };
+                if !std::mem::take(is_first) {
                     out.text().push(b',');
                 }
-                b']'
-            }
-            Open::Object { start, next: at } => {
-                if let Some((key, value)) = members.get(*at) {
-                    *at += 1;
-                    let text = out.text();
-                    if !*is_first {
-                        text.push(b',');
-                    }
-                    if let Cow::Borrowed(key) = key {
-                        // Borrowed text has neither an escape nor a character that needs one.
-                        text.push(b'"');
-                        text.extend_from_slice(key);
-                        text.extend_from_slice(b"\":");
-                    } else {
-                        write_string(key, text);
-                        text.push(b':');
-                        out.respell();
-                    }
-                    next = Some(*value);
-                } else {
-                    members.truncate(*start);
+                if !write_leaf(&element, is_plain, out) {
+                    break Some(element);
                 }
-                b'}'
-            }
+            },
+            Some(Open::Object {
+                members: start,
+                turns: first,
+                next,
+            }) => loop {
+                let Some(member) = turns.get(*next).and_then(|&(_, at)| members.get(at)) else {
+                    members.truncate(*start);
+                    turns.truncate(*first);
+                    out.text().push(b'}');
+                    break None;
+                };
+                write_key(member, *next == *first, out);
+                *next += 1;
+                if !write_leaf(&member.value, is_plain, out) {
+                    break Some(member.value);
+                }
+            },
         };
-        *is_first = false;
-        if next.is_none() {
-            out.text().push(bracket);
-            open.pop();
-        }
     }
 }
 
-fn write_number<S: Sink>(node: Node<'_>, out: &mut S) {
+/// Writes a value that need not be opened, and says whether it is one.
+#[inline]
+fn write_leaf<S: Sink>(node: &Node<'_>, is_plain: bool, out: &mut S) -> bool {
+    if out.replace(node) {
+        return true;
+    }
+    match node.kind() {
+        Kind::Null | Kind::Boolean => out.text().extend_from_slice(node.raw().unwrap_or_default()),
+        Kind::Number => write_number(node, out),
+        Kind::Text => {
+            if let Some(literal) = node.canonical_literal(is_plain) {
+                out.slice(literal);
+            } else {
+                write_string(&node.text().unwrap_or_default(), out.text());
+                out.respell();
+            }
+        }
+        Kind::Array => match node.canonical_array(is_plain) {
+            Some(array) => out.slice(array),
+            None => return false,
+        },
+        Kind::Object => return false,
+    }
+    true
+}
+
+#[inline]
+fn write_key<S: Sink>(member: &Member<'_>, is_first: bool, out: &mut S) {
+    let text = out.text();
+    if !is_first {
+        text.push(b',');
+    }
+    if let Cow::Borrowed(key) = member.key {
+        // Borrowed text has neither an escape nor a character that needs one.
+        text.push(b'"');
+        text.extend_from_slice(key);
+        text.extend_from_slice(b"\":");
+    } else {
+        write_string(&member.key, text);
+        text.push(b':');
+        out.respell();
+    }
+}
+
+fn write_number<S: Sink>(node: &Node<'_>, out: &mut S) {
     let text = out.text();
     let before = text.len();
     match (node.raw(), node.safe_integer()) {
@@ -159,29 +217,52 @@ fn write_number<S: Sink>(node: Node<'_>, out: &mut S) {
     }
 }
 
-/// Sorts the members of an object, of which the last value of a repeated key counts. Says whether a key is repeated or
-/// may be like an index, which the writer of rows places first.
-fn sort_members(members: &mut Vec<Member<'_>>, start: usize) -> bool {
-    let own = members.get_mut(start..).unwrap_or_default();
-    // Bytes sort like code units up to the surrogates, which start with 0xED.
-    if own.iter().all(|(key, _)| key.iter().all(|&byte| byte < 0xed)) {
-        own.sort_by(|left, right| left.0.cmp(&right.0));
-    } else {
-        own.sort_by(|left, right| compare_units(&left.0, &right.0));
+/// The first bytes of a key as one number, which sorts like them.
+#[inline]
+fn head(key: &[u8]) -> u64 {
+    // Bytes that were put together one by one are slow to take as a number; `bench_split_and_join` shows it.
+    match (key.first_chunk(), key.first_chunk(), key.last_chunk()) {
+        (Some(&first), ..) => u64::from_be_bytes(first),
+        (None, Some(&first), Some(&last)) => {
+            let behind = u64::from(u32::from_be_bytes(last)) << (8 * (8 - key.len()));
+            u64::from(u32::from_be_bytes(first)) << 32 | behind & u64::from(u32::MAX)
+        }
+        _ => [24, 16, 8]
+            .iter()
+            .zip(key)
+            .fold(0, |head, (shift, &byte)| head | u64::from(byte) << (32 + shift)),
     }
-    let is_repeated = own
+}
+
+/// Sorts the turns of the members of an object, of which the last value of a repeated key counts. Says whether a key is
+/// repeated or may be like an index, which the writer of rows places first.
+fn sort_members(members: &[Member<'_>], start: usize, turns: &mut Vec<Turn>, first: usize) -> bool {
+    let own = members.get(start..).unwrap_or_default();
+    let key = |turn: &Turn| members.get(turn.1).map_or(&[][..], |member| &member.key);
+    let turns_of_own = turns.get_mut(first..).unwrap_or_default();
+    // Bytes sort like code units up to the surrogates, which start with 0xED.
+    if own
+        .iter()
+        .all(|member| member.key.iter().all(|&byte| byte < 0xed))
+    {
+        turns_of_own.sort_by(|left, right| left.0.cmp(&right.0).then_with(|| key(left).cmp(key(right))));
+    } else {
+        turns_of_own.sort_by(|left, right| compare_units(key(left), key(right)));
+    }
+    let is_same = |left: &Turn, right: &Turn| left.0 == right.0 && key(left) == key(right);
+    let is_repeated = turns_of_own
         .windows(2)
-        .any(|pair| matches!(pair, [left, right] if left.0 == right.0));
+        .any(|pair| matches!(pair, [left, right] if is_same(left, right)));
     let is_index = own
         .iter()
-        .any(|(key, _)| key.first().is_some_and(u8::is_ascii_digit));
+        .any(|member| member.key.first().is_some_and(u8::is_ascii_digit));
     if is_repeated {
-        let mut kept: Vec<Member<'_>> = Vec::new();
-        for member in members.drain(start..) {
-            kept.pop_if(|last| last.0 == member.0);
-            kept.push(member);
+        let mut kept: Vec<Turn> = Vec::new();
+        for turn in turns.drain(first..) {
+            kept.pop_if(|last| is_same(last, &turn));
+            kept.push(turn);
         }
-        members.append(&mut kept);
+        turns.append(&mut kept);
     }
     is_repeated || is_index
 }
@@ -255,6 +336,38 @@ mod tests {
     }
 
     #[test]
+    fn escapes_and_bytes_of_strings_are_seen_anywhere() {
+        for (piece, is_canonical) in [
+            ("\\n".as_bytes(), true),
+            (b"\\\"", true),
+            (b"\\u0041", false),
+            (b"\\/", false),
+            (b"/u", true),
+            ("é".as_bytes(), true),
+            (b"\xc3", false),
+        ] {
+            for place in 0..200 {
+                let text = [&vec![b'a'; place], piece, &vec![b'a'; 199 - place]].concat();
+                assert_eq!(has_canonical_strings(&text), is_canonical, "{piece:?} {place}");
+            }
+        }
+        assert!(has_canonical_strings(b"") && !has_canonical_strings(b"\xff"));
+    }
+
+    #[test]
+    fn heads_sort_like_the_first_bytes_of_keys() {
+        let text = b"\x01zy\xffa\x00bcdef";
+        for (start, len) in
+            (0..text.len()).flat_map(|start| (0..=text.len() - start).map(move |len| (start, len)))
+        {
+            let key = &text[start..start + len];
+            let mut first = [0; 8];
+            first[..len.min(8)].copy_from_slice(&key[..len.min(8)]);
+            assert_eq!(head(key), u64::from_be_bytes(first), "{key:?}");
+        }
+    }
+
+    #[test]
     fn values_count_and_not_their_spelling() {
         for (text, expected) in [
             ("-0", "0"),
@@ -268,6 +381,10 @@ mod tests {
                 "{\"\\ud83d\":1,\"😀\":3,\"\u{e000}\":2}",
             ),
             ("[[],[[]],{}]", "[[],[[]],{}]"),
+            (
+                r#"{"longer key":1,"longer":{"b":1,"a":[{"b":2}],"b":3},"longer keX":4,"longer key":5}"#,
+                r#"{"longer":{"a":[{"b":2}],"b":3},"longer keX":4,"longer key":5}"#,
+            ),
         ] {
             assert_eq!(canonical(text.as_bytes()), expected, "{text}");
         }

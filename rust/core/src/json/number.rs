@@ -61,21 +61,18 @@ pub fn double(value: i64) -> f64 {
 /// Appends a safe integer.
 #[inline]
 pub fn write_integer(value: i64, out: &mut Vec<u8>) {
-    let mut digits = [b'0'; 20];
     let mut rest = value.unsigned_abs();
-    let mut len = 0;
-    for place in digits.iter_mut().rev() {
-        *place = u8::try_from(rest % 10).map_or(b'0', |digit| b'0' + digit);
-        rest /= 10;
-        len += 1;
-        if rest == 0 {
-            break;
-        }
-    }
     if value < 0 {
         out.push(b'-');
     }
-    out.extend_from_slice(digits.get(digits.len() - len..).unwrap_or_default());
+    let start = out.len();
+    let more_digits = rest.checked_ilog10().unwrap_or_default();
+    // In place: digits that were written one by one are copied only when the last of them is stored.
+    out.resize(start + 1 + more_digits as usize, b'0');
+    for place in out.iter_mut().skip(start).rev() {
+        *place = u8::try_from(rest % 10).map_or(b'0', |digit| b'0' + digit);
+        rest /= 10;
+    }
 }
 
 /// Appends a double as JavaScript writes it in JSON: shortest digits, `0` for −0, `null` if not finite.
@@ -107,6 +104,17 @@ mod tests {
             let mut out = Vec::new();
             write_double(value, &mut out);
             assert_eq!(out, text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn integers_have_their_digits() {
+        for value in (0..19).map(|digits| 10i64.pow(digits)) {
+            for value in [value - 1, value, 1 - value, -value, value / 10 * 9 + 7] {
+                let mut out = b"x".to_vec();
+                write_integer(value, &mut out);
+                assert_eq!(out, format!("x{value}").into_bytes());
+            }
         }
     }
 

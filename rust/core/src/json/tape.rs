@@ -1051,7 +1051,7 @@ impl<'a> Node<'a> {
 
     /// The value that starts at a byte and has no word of its own, and the byte behind it.
     #[inline(never)]
-    fn value_at(&self, start: usize, end: usize) -> Option<(Self, usize)> {
+    fn value_at(&self, start: usize, end: usize) -> Option<(Word, usize)> {
         let bytes = self.bytes.get(..end)?;
         let word = |tag, a: usize, b: usize| {
             Some(Word {
@@ -1091,16 +1091,16 @@ impl<'a> Node<'a> {
                 (Literal::Other, behind) => (word(Tag::Number, start, behind)?, behind),
             },
         };
-        Some((self.lone(word), behind))
+        Some((word, behind))
     }
 
     /// The next element of an array of which only the bytes are known.
     #[inline(never)]
-    fn take_element(&self, at: &mut usize, end: usize) -> Option<Self> {
+    fn take_element(&self, at: &mut usize, end: usize) -> Option<Word> {
         let bytes = self.bytes.get(..end)?;
-        let (node, behind) = self.value_at(lazy::next_start(bytes, *at), end)?;
+        let (word, behind) = self.value_at(lazy::next_start(bytes, *at), end)?;
         *at = behind;
-        Some(node)
+        Some(word)
     }
 
     /// Elements of an array, packed or not; none for any other value.
@@ -1270,7 +1270,7 @@ impl<'a> Iterator for Elements<'a> {
                     },
                 }))
             }
-            Next::Bytes { at, end } => array.take_element(at, *end),
+            Next::Bytes { at, end } => Some(array.lone(array.take_element(at, *end)?)),
         }
     }
 }
@@ -1283,9 +1283,10 @@ pub struct Members<'a> {
     end: usize,
 }
 
-impl<'a> Members<'a> {
+impl Members<'_> {
+    // Words and no nodes, so that those of the usual case need no place in memory to be returned in.
     #[inline(never)]
-    fn next_of_bytes(&mut self) -> Option<(Node<'a>, Node<'a>)> {
+    fn next_of_bytes(&mut self) -> Option<(Word, Word)> {
         let (object, (_, end)) = (self.object, self.object.inside());
         let bytes = object.bytes.get(..end)?;
         let (key, behind) = object.value_at(lazy::next_start(bytes, self.at), end)?;
@@ -1301,11 +1302,11 @@ impl<'a> Iterator for Members<'a> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.end {
-            return if self.object.word.tag == Tag::LazyObject {
-                self.next_of_bytes()
-            } else {
-                None
-            };
+            if self.object.word.tag != Tag::LazyObject {
+                return None;
+            }
+            let (key, value) = self.next_of_bytes()?;
+            return Some((self.object.lone(key), self.object.lone(value)));
         }
         let key = self.object.at_word(self.at);
         let value = self.object.at_word(self.at + 1);
