@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -720,3 +720,149 @@ def test_refused_settlement_leaves_nothing_behind(kernel: Any) -> None:
     assert found.index.tolist() == [0]
     assert found.offset.tolist() == [0, 1]
     assert found.text.tobytes() == b"x"
+
+
+# --- columns that follow from others ---
+
+
+def bits_of(marks: tuple[Any, int], count: int) -> list[bool]:
+    packed, ones = marks
+    assert packed.dtype == np.uint8
+    assert len(packed) == -(-count // 8)
+    flags = np.unpackbits(packed, bitorder="little")
+    assert int(flags.sum()) == ones
+    found: list[bool] = (flags[:count] == 1).tolist()
+    assert sum(found) == ones
+    return found
+
+
+def gaps_by_definition(
+    times: Sequence[int], tokens: Sequence[bool]
+) -> list[int | None]:
+    """Return the gap of each chunk of an attempt, one by one (80 §5)."""
+    found: list[int | None] = []
+    last = None
+    for time, token in zip(times, tokens, strict=True):
+        found.append(time - last if token and last is not None else None)
+        last = time if token else last
+    return found
+
+
+@given(
+    attempts=st.lists(streams, max_size=5),
+    cuts=st.sets(st.integers(0, 200), max_size=5),
+)
+@QUICK
+def test_derived_columns_say_what_their_definitions_say(
+    kernel: ModuleType, attempts: list[Any], cuts: set[int]
+) -> None:
+    """20 §5, 80 §5: whatever is written at once, and for attempts without chunks, too."""
+    columns = kernel.row_columns([settlement(each) for each in attempts])
+    indices, tokens, known_gaps, owners = [], [], [], []
+    for number, records in enumerate(attempts):
+        time, _, index, *_ = columns_by_expansion(kernel, records)
+        of_attempt = tokens_by_expansion(kernel, records)
+        indices += index.tolist()
+        tokens += of_attempt
+        known_gaps += gaps_by_definition(time.tolist(), of_attempt)
+        owners += [number * 7 - 3] * len(time)
+    count = len(tokens)
+    bounds = sorted({0, count, *(cut for cut in cuts if cut < count)})
+    last: int | None = None
+    for start, end in pairwise(bounds):
+        index, gap, byte_len, owner = (np.full(end - start, 9) for _ in range(4))
+        values = np.arange(len(attempts)) * 7 - 3
+        marks = kernel.derive_columns(
+            columns,
+            start,
+            end,
+            last,
+            index=index,
+            gap=gap,
+            byte_len=byte_len,
+            of_attempts=[(values, owner)],
+        )
+        last = marks.last_token
+        part = slice(start, end)
+        assert index.tolist() == indices[part]
+        assert bits_of(marks.indexed, end - start) == [i >= 0 for i in indices[part]]
+        assert bits_of(marks.token, end - start) == tokens[part]
+        has_gap = bits_of(marks.gap, end - start)
+        assert has_gap == [known is not None for known in known_gaps[part]]
+        assert gap.tolist() == [known or 0 for known in known_gaps[part]]
+        assert byte_len.tolist() == np.diff(columns.offset)[part].tolist()
+        assert owner.tolist() == owners[part]
+        assert kernel.derive_columns(columns, start, end, None).token[1] == sum(
+            tokens[part]
+        )
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "places"), [(0, 4, 4), (2, 1, 0), (0, 3, 2), (0, 2, 3), (3, 3, 1)]
+)
+def test_chunks_or_places_that_are_not_there_are_refused(
+    kernel: ModuleType, start: int, end: int, places: int
+) -> None:
+    record = {"type": "text-chunks", "time0": 1, "index": 0, "dt": [1, 1]}
+    columns = kernel.row_columns(settlement([record | {"texts": ["a", "", "b"]}]))
+    empty = kernel.derive_columns(columns, 3, 3, 7, gap=np.empty(0, np.int64))
+    assert (empty.token[1], empty.gap[1]) == (0, 0)
+    out = np.empty(places, np.int64)
+    for outputs in (
+        {"index": out},
+        {"gap": out},
+        {"byte_len": out},
+        {"of_attempts": [(np.zeros(1, np.int64), out)]},
+    ):
+        with pytest.raises(ValueError, match="no such chunks"):
+            kernel.derive_columns(columns, start, end, None, **outputs)
+
+
+@given(attempts=st.lists(streams, max_size=4))
+@QUICK
+def test_columns_without_text_tell_its_lengths(
+    kernel: ModuleType, attempts: list[Any]
+) -> None:
+    rows = [settlement(each, seq) for seq, each in enumerate(attempts)]
+    log = HEADER + b"".join(row + b"\n" for row in rows)
+    found = []
+    for text in (True, False):
+        scanner = kernel.ColumnScanner(text=text)
+        scanner.feed(log)
+        found.append(scanner.take_columns())
+        scanner.take_columns()
+        assert len(scanner.take_columns().text) == 0
+    kept, measured = found
+    assert len(measured.text) == 0
+    for name in ("time", "kind", "record", "offset", "attempt", "record_index"):
+        assert getattr(measured, name).tolist() == getattr(kept, name).tolist()
+
+
+def test_settlements_as_arrays(kernel: ModuleType) -> None:
+    """80 §3: what is no integer stands apart, as the log has it."""
+    spellings = [
+        ("assistant/message", '{"turn":3,"step":2,"interrupted":true}'),
+        ("assistant/attempt", '{"turn":9007199254740992,"step":-1}'),
+        ("assistant/message", '{"turn":-0,"step":1}'),
+        ("assistant/message", '{"turn":5,"step":"x"}'),
+        ("assistant/message", '{"turn":5,"step":1e0}'),
+        ("assistant/attempt", "null"),
+    ]
+    rows = [
+        f'{{"type":"{kind}","seq":{seq},"time":1,"data":{data}}}\n'.encode()
+        for seq, (kind, data) in enumerate(spellings)
+    ]
+    scanner = kernel.ColumnScanner()
+    scanner.feed(HEADER + b"".join(rows))
+    found = scanner.take_settlement_columns()
+    assert [array.dtype for array in found[:4]] == [np.uint64, np.int8, *[np.int64] * 2]
+    assert found.seq.tolist() == [0, 1, 2, 3, 4, 5]
+    assert found.outcome.tolist() == [1, 2, 0, 0, 0, 2]
+    assert found.turn.tolist() == [3, 2**53, 0, 0, 0, 0]
+    assert found.step.tolist() == [2, -1, 0, 0, 0, 0]
+    assert (
+        repr(found.others)
+        == "[(2, -0.0, 1), (3, 5, 'x'), (4, 5, 1.0), (5, None, None)]"
+    )
+    assert scanner.take_settlements() == []
+    assert len(scanner.take_settlement_columns().seq) == 0

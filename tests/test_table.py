@@ -389,6 +389,13 @@ def test_chunks_do_not_depend_on_batches(
     assert all(0 < size <= rows for size in sizes)
     assert sum(sizes) == len(expected)
     assert rows_of(found) == expected
+    # Without text, less is kept and made.
+    for columns in ([], ["byte_len"], ["token", "index"], ["gap", "seq", "byte_len"]):
+        part = table.chunks(log, columns=columns or None)
+        names = part.columns
+        assert rows_of(part) == [
+            {name: row[name] for name in names} for row in expected
+        ]
 
 
 @pytest.mark.parametrize("name", TABLES)

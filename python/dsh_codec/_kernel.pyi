@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import Buffer
 
 from dsh_codec._types import (
@@ -16,6 +18,7 @@ from dsh_codec._types import (
     CallScan,
     ChunkRun,
     CommonRow,
+    DerivedColumns,
     EncodedRows,
     FileScan,
     FrameScan,
@@ -27,6 +30,7 @@ from dsh_codec._types import (
     ScanResult,
     SeqCodec,
     Settlement,
+    SettlementColumns,
     StreamColumns,
     StreamText,
     TimedCall,
@@ -267,6 +271,42 @@ def row_columns(
         row takes one allocation per column. Spec: 20 §4, 10 §5.3.
     """
 
+def derive_columns(
+    columns: AttemptColumns,
+    start: int,
+    end: int,
+    last_token: int | None,
+    /,
+    *,
+    index: npt.NDArray[np.int64] | None = None,
+    gap: npt.NDArray[np.int64] | None = None,
+    byte_len: npt.NDArray[np.int64] | None = None,
+    of_attempts: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+    | None = None,
+) -> DerivedColumns:
+    """Write columns that follow from others, for some consecutive chunks.
+
+    Args:
+        columns: Columns of attempts.
+        start: The first of the chunks.
+        end: The chunk behind the last.
+        last_token: What this returned for the chunks before; it counts where they end inside an
+            attempt.
+        index: Gets the block index of each chunk; -1 where it has none. Like each array that is
+            written: int64, shape (end - start,), contiguous.
+        gap: Gets the milliseconds since the token delta before in the attempt (80 §5); 0 where
+            `DerivedColumns.gap` is not set.
+        byte_len: Gets the bytes of each fragment.
+        of_attempts: Pairs of int64 arrays: a value of each attempt, shape (m,), and what gets it
+            for each chunk.
+
+    Raises:
+        ValueError: There are no such chunks, or an array has another number of places.
+
+    Note:
+        One pass over the chunks; nothing is made per chunk. Spec: 20 §5, 80 §5.
+    """
+
 class StoredStream:
     """The stream of one attempt, read from the bytes of its rows when somebody asks.
 
@@ -359,10 +399,15 @@ class ColumnScanner:
         *,
         mode: Mode = "recoverable",
         generation: int | None = None,
+        text: bool = True,
         max_row_bytes: int = 268435456,
         max_depth: int = 1024,
     ) -> None:
-        """Prepare a scan; the arguments are those of `RowScanner`."""
+        """Prepare a scan; the arguments are those of `RowScanner`, and `text`.
+
+        It says whether the text of fragments is kept. Without it the array `text` is empty, and
+        `offset` tells lengths alone.
+        """
 
     @property
     def event_count(self) -> int:
@@ -415,6 +460,9 @@ class ColumnScanner:
         Taken together with `take_columns`, they are its attempts one by one; those of
         `add_attempt` are not among them.
         """
+
+    def take_settlement_columns(self) -> SettlementColumns:
+        """Return what `take_settlements` would, as arrays."""
 
     def take_columns(self) -> AttemptColumns:
         """Return the columns so far, one attempt for each settlement, and start new ones.

@@ -326,6 +326,24 @@ class Settlement(NamedTuple):
     step: Any
 
 
+class SettlementColumns(NamedTuple):
+    """The m settlements that a scan found since the last ones, as NumPy arrays. Spec: 80 §3.
+
+    Attributes:
+        seq: uint64, shape (m,).
+        outcome: int8, shape (m,): 0 `message`, 1 `interrupted`, 2 `failed`.
+        turn, step: int64, shape (m,); 0 for settlements that `others` has.
+        others: Those whose turn and step are not both `int`, with their position in the arrays:
+            turn and step as in `Settlement`.
+    """
+
+    seq: npt.NDArray[np.uint64]
+    outcome: npt.NDArray[np.int8]
+    turn: npt.NDArray[np.int64]
+    step: npt.NDArray[np.int64]
+    others: list[tuple[int, Any, Any]]
+
+
 class _Columns:
     """What the columns of one stream and of many have in common.
 
@@ -498,6 +516,25 @@ class AttemptColumns(_Columns):
 CallOutcome: TypeAlias = Literal[
     "message", "interrupted", "failed", "open", "compaction", "auxiliary"
 ]
+
+
+class DerivedColumns(NamedTuple):
+    """Which of some consecutive chunks are what, as `derive_columns` found them. Spec: 20 §5.
+
+    Attributes:
+        indexed: Those that have a block index. Like each of the three: a uint8 array with one bit
+            for each chunk, the first one lowest in the first byte, as Arrow has them; and how
+            many are set.
+        token: Those that are token deltas.
+        gap: Those that are token deltas, but the first of each attempt.
+        last_token: Time of the last token delta of the last chunk's attempt so far, in
+            milliseconds since the Unix epoch; None without one.
+    """
+
+    indexed: tuple[npt.NDArray[np.uint8], int]
+    token: tuple[npt.NDArray[np.uint8], int]
+    gap: tuple[npt.NDArray[np.uint8], int]
+    last_token: int | None
 
 
 class ToolTime(NamedTuple):

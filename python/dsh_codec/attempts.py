@@ -7,17 +7,33 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from dsh_codec._backend import kernel
 from dsh_codec.errors import StreamError
-from dsh_codec.limits import MAX_DEPTH
+from dsh_codec.limits import MAX_DEPTH, MAX_SAFE_INTEGER
 from dsh_codec.row import CHUNK_TYPE, Event, PackedRow
 from dsh_codec.stream import Stream
-from dsh_codec.values import deep_equal
+from dsh_codec.values import deep_equal, is_safe_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Attempt", "AttemptCounter", "AttemptPlace", "Outcome", "iter_attempts"]
+    import numpy as np
+    import numpy.typing as npt
+
+    from dsh_codec._types import SettlementColumns
+
+__all__ = [
+    "OUTCOMES",
+    "Attempt",
+    "AttemptCounter",
+    "AttemptPlace",
+    "Outcome",
+    "PlaceColumns",
+    "iter_attempts",
+]
 
 Outcome: TypeAlias = Literal["message", "interrupted", "failed", "open"]
+
+OUTCOMES: Final[tuple[Outcome, ...]] = ("message", "interrupted", "failed", "open")
+"""Outcomes in the order of their codes."""
 
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 """Seqs in order, as runs `(first, last)` of consecutive ones."""
@@ -111,6 +127,69 @@ class AttemptCounter:
             key = _hashable(turn), _hashable(step)
         self._counts[key] = number = self._counts.get(key, 0) + 1
         return number
+
+
+class PlaceColumns(NamedTuple):
+    """Places of m attempts as NumPy arrays.
+
+    Attributes:
+        seq: int64, shape (m,).
+        outcome: int8, shape (m,), positions in `OUTCOMES`.
+        turn, step: int64, shape (m,), and which of them are null since the log has no safe
+            integer there: bool, shape (m,); None if none is.
+        number: int64, shape (m,).
+    """
+
+    seq: npt.NDArray[np.int64]
+    outcome: npt.NDArray[np.int8]
+    turn: tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]
+    step: tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]
+    number: npt.NDArray[np.int64]
+
+    @classmethod
+    def of_places(cls, places: Sequence[AttemptPlace]) -> PlaceColumns:
+        """Return places as arrays."""
+        import numpy as np
+
+        codes = [OUTCOMES.index(place.outcome) for place in places]
+        return cls(
+            np.array([place.seq for place in places], np.int64),
+            np.array(codes, np.int8),
+            _integers([place.turn for place in places]),
+            _integers([place.step for place in places]),
+            np.array([place.number for place in places], np.int64),
+        )
+
+    @classmethod
+    def of_settlements(
+        cls, found: SettlementColumns, counter: AttemptCounter
+    ) -> PlaceColumns:
+        """Return the places of settlements, which are counted."""
+        import numpy as np
+
+        turns: list[Any] = found.turn.tolist()
+        steps: list[Any] = found.step.tolist()
+        for position, turn, step in found.others:
+            turns[position], steps[position] = turn, step
+        numbers = list(map(counter.count, turns, steps))
+        turn, step = (found.turn, None), (found.step, None)
+        sizes = np.abs([found.turn, found.step])
+        if found.others or sizes.max(initial=0) > MAX_SAFE_INTEGER:
+            turn, step = _integers(turns), _integers(steps)
+        number = np.array(numbers, np.int64)
+        return cls(found.seq.astype(np.int64), found.outcome, turn, step, number)
+
+
+def _integers(
+    values: list[Any],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+    """Return integers, and where they are null; None if nowhere."""
+    import numpy as np
+
+    found = [int(value) if is_safe_integer(value) else None for value in values]
+    is_null = np.array([value is None for value in found])
+    known = np.array([value or 0 for value in found], np.int64)
+    return known, is_null if is_null.any() else None
 
 
 def iter_attempts(

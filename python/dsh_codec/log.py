@@ -19,6 +19,7 @@ from dsh_codec.attempts import (
     Attempt,
     AttemptCounter,
     AttemptPlace,
+    PlaceColumns,
     Spans,
     find_spans,
     iter_attempts,
@@ -448,10 +449,35 @@ class Log:
             if places:
                 yield scanner.take_columns(), places
 
-    def _column_scanner(self) -> ColumnScanner:
+    def iter_place_columns(
+        self, *, text: bool = True
+    ) -> Iterator[tuple[AttemptColumns, PlaceColumns]]:
+        """Yield what `iter_columns` does, with places as arrays.
+
+        Args:
+            text: Whether the text of fragments is kept; `offset` tells their lengths anyway.
+
+        Raises:
+            StreamError, DshCodecError, OSError: As there.
+        """
+        scanner = self._column_scanner(text=text)
+        counter = AttemptCounter()
+        for places in self._flatten(scanner):
+            found = (
+                PlaceColumns.of_places(places)
+                if self.generation < 2
+                else PlaceColumns.of_settlements(
+                    scanner.take_settlement_columns(), counter
+                )
+            )
+            if len(found.seq):
+                yield scanner.take_columns(), found
+
+    def _column_scanner(self, *, text: bool = True) -> ColumnScanner:
         return kernel.ColumnScanner(
             mode=self.mode,
             generation=self.generation,
+            text=text,
             max_row_bytes=self._limits.max_row_bytes,
             max_depth=self._limits.max_depth,
         )

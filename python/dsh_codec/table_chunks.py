@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from dsh_codec._backend import kernel
 from dsh_codec._types import AttemptColumns
+from dsh_codec.attempts import OUTCOMES
 from dsh_codec.corpus import own_from
 from dsh_codec.errors import StreamError
-from dsh_codec.values import is_safe_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from dsh_codec.attempts import AttemptPlace
+    from dsh_codec._types import DerivedColumns
+    from dsh_codec.attempts import PlaceColumns
     from dsh_codec.log import Log
 
-    Piece: TypeAlias = tuple[AttemptColumns, list[AttemptPlace]]
+    Piece: TypeAlias = tuple[AttemptColumns, PlaceColumns]
 
 __all__ = ["MAKERS", "chunk_batches"]
 
@@ -28,6 +30,7 @@ HELD_BYTES: Final = 128 << 20
 """Bytes of columns of one log that wait for its end: more than 200 MB of plaintext."""
 
 ARENA_BYTES: Final = 16 << 20
+_HUGE_PAGE_BYTES: Final = 2 << 20
 _ALIGNMENT: Final = 64  # What Arrow recommends.
 
 KINDS: Final = (
@@ -42,7 +45,9 @@ KINDS: Final = (
 )
 """Names of `ChunkKind`, in the order of its codes."""
 
-OUTCOMES: Final = ("message", "interrupted", "failed", "open")
+_DERIVED: Final = ("index", "gap", "byte_len")
+_TEXTS: Final = frozenset(("text", "text_wtf8"))
+_OF_ATTEMPTS: Final = ("seq", "turn", "step", "attempt")
 
 # A lone surrogate in WTF-8 is ED, A0 to BF, and one byte more; as long as U+FFFD, which is EF BF BD.
 _SURROGATE_LEAD: Final = 0xED
@@ -67,17 +72,17 @@ def chunk_batches(
     Note:
         Memory: columns of `HELD_BYTES`, or of one attempt, and one batch.
     """
-    pieces = _judged(log)
+    pieces = _judged(log, text=not _TEXTS.isdisjoint(schema.names))
     return _convert(log.id, pieces, own_from(log), schema, max_rows)
 
 
-def _judged(log: Log) -> Iterator[Piece]:
+def _judged(log: Log, *, text: bool) -> Iterator[Piece]:
     """Return the pieces of a log that is whole.
 
     They are held until its end, which is what tells; those of a log that is too large for that
     are made a second time.
     """
-    pieces = log.iter_columns()
+    pieces = log.iter_place_columns(text=text)
     held: deque[Piece] = deque()
     held_bytes = 0
     for piece in pieces:
@@ -98,7 +103,7 @@ def _let_go(held: deque[Piece], pieces: Iterator[Piece]) -> Iterator[Piece]:
 def _check_streams(log: Log) -> None:
     if log.generation < 2:
         # What no column can hold of a group shows only when columns are made.
-        for _ in log.iter_columns():
+        for _ in log.iter_place_columns(text=False):
             pass
         return
     for fault in log.scan(check_streams=True).scan.stream_faults:
@@ -120,7 +125,7 @@ def _convert(
     makers = [MAKERS[name] for name in schema.names]
     arena = _Arena()
     for columns, places in pieces:
-        chunks = _Chunks(session, columns, places, own_from, arena)
+        chunks = _Chunks(session, columns, places, own_from, arena, schema.names)
         for start in range(0, len(columns.time), max_rows):
             chunks.move_to(start, start + max_rows)
             yield pa.record_batch([make(chunks) for make in makers], schema=schema)
@@ -137,6 +142,7 @@ class _Arena:
         import numpy as np
 
         self._room = np.empty(0, np.uint8)
+        self._zeros: pa.Array | None = None
 
     def empty(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Return an array whose values are not set."""
@@ -144,16 +150,21 @@ class _Arena:
 
         size = count * np.dtype(dtype).itemsize
         if size > len(self._room):
-            self._room = np.empty(max(ARENA_BYTES, size), np.uint8)
+            room = np.empty(max(ARENA_BYTES, size) + _HUGE_PAGE_BYTES, np.uint8)
+            # What stands before the first border of huge pages is never touched.
+            self._room = room[-room.ctypes.data % _HUGE_PAGE_BYTES :]
         part = self._room[:size].view(dtype)
         self._room = self._room[-(-size // _ALIGNMENT) * _ALIGNMENT :]
         return part
 
-    def keep(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return a copy."""
-        part = self.empty(len(values), values.dtype)
-        part[:] = values
-        return part
+    def zeros(self, count: int) -> pa.Array:
+        """Return int32 zeros, the same memory each time."""
+        import numpy as np
+        import pyarrow as pa
+
+        if self._zeros is None or len(self._zeros) < count:
+            self._zeros = pa.array(np.zeros(count, np.int32))
+        return self._zeros.slice(0, count)
 
 
 class _Chunks:
@@ -164,45 +175,48 @@ class _Chunks:
         part: Their columns.
         count: Chunks.
         arena: Where columns are put.
+        marks: Which of them are what.
     """
+
+    part: AttemptColumns
+    marks: DerivedColumns
 
     def __init__(
         self,
         session: str,
         columns: AttemptColumns,
-        places: Sequence[AttemptPlace],
+        places: PlaceColumns,
         own_from: int,
         arena: _Arena,
+        names: Sequence[str],
     ) -> None:
-        import numpy as np
 
         self.session = session
         self.arena = arena
-        self.part = columns
-        self.count = len(columns.time)
+        self.count = 0
         self._columns = columns
         self._first = 0
-        self._last = len(places)
+        self._last = len(places.seq)
+        self._names = frozenset(names)
+        self._derived: dict[str, npt.NDArray[np.int64]] = {}
+        self._last_token: int | None = None
         self._sound_text: npt.NDArray[np.uint8] | None = None
-        self._token: npt.NDArray[np.bool_] | None = None
-        self._last_token = (-1, 0)  # its attempt, its time
-        seq = np.array([place.seq for place in places], np.int64)
-        outcome = [OUTCOMES.index(place.outcome) for place in places]
         self._of_attempts: dict[str, tuple[npt.NDArray[Any], Any]] = {
-            "seq": (seq, None),
-            "turn": _integers([place.turn for place in places]),
-            "step": _integers([place.step for place in places]),
-            "attempt": _integers([place.number for place in places]),
-            "outcome": (np.array(outcome, np.int8), None),
-            "own": (seq >= own_from, None),
+            "seq": (places.seq, None),
+            "turn": places.turn,
+            "step": places.step,
+            "attempt": (places.number, None),
+            "outcome": (places.outcome, None),
+            "own": (places.seq >= own_from, None),
         }
 
     def move_to(self, start: int, end: int) -> None:
         """Go on to other chunks; batches follow one another."""
+        import numpy as np
+
         whole = self._columns
         end = min(end, len(whole.time))
         self.count = end - start
-        self._token = None
         self._first = int(whole.attempt.searchsorted(start, "right")) - 1
         self._last = int(whole.attempt.searchsorted(end, "left"))
         bounds = slice(self._first, self._last + 1)
@@ -217,16 +231,62 @@ class _Chunks:
             whole.attempt[bounds].clip(start, end) - start,
             whole.attempt_record[bounds],
         )
+        wanted = self._names.intersection(_DERIVED + _OF_ATTEMPTS)
+        # Without text, nobody needs an offset once it is behind.
+        in_place = "byte_len" in wanted and _TEXTS.isdisjoint(self._names)
+        self._derived = {
+            name: self.arena.empty(self.count, np.int64)
+            for name in (wanted - {"byte_len"} if in_place else wanted)
+        }
+        self.marks = kernel.derive_columns(
+            whole,
+            start,
+            end,
+            self._last_token,
+            **{name: self._derived.get(name) for name in _DERIVED},
+            of_attempts=[
+                (self._of_attempts[name][0], self._derived[name])
+                for name in _OF_ATTEMPTS
+                if name in self._names
+            ],
+        )
+        self._last_token = self.marks.last_token
+        if in_place:
+            offset = whole.offset[start : end + 1]
+            self._derived["byte_len"] = np.subtract(
+                offset[1:], offset[:-1], out=offset[:-1]
+            )
+
+    def derived(
+        self, name: str, valid: tuple[npt.NDArray[np.uint8], int] | None = None
+    ) -> pa.Array:
+        """Return a column of integers; bits say where it is not null, None: everywhere."""
+        import pyarrow as pa
+
+        bits, known = (None, self.count) if valid is None else valid
+        validity = None if known == self.count else pa.py_buffer(bits)
+        buffers = [validity, pa.py_buffer(self._derived[name])]
+        nulls = self.count - known
+        return pa.Array.from_buffers(pa.int64(), self.count, buffers, nulls)
+
+    def integers_of_attempt(self, name: str) -> pa.Array:
+        """Give each chunk a number of its attempt."""
+        import pyarrow as pa
+
+        is_null = self._of_attempts[name][1]
+        if is_null is None:
+            return self.derived(name)
+        return pa.array(self._derived[name], mask=self._repeated(is_null))
 
     def of_attempt(self, name: str) -> pa.Array:
         """Give each chunk a value of its attempt."""
         import pyarrow as pa
 
-        values, is_null = self._of_attempts[name]
-        part = slice(self._first, self._last)
+        return pa.array(self._repeated(self._of_attempts[name][0]))
+
+    def _repeated(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         counts = self.part.attempt[1:] - self.part.attempt[:-1]
-        mask = None if is_null is None else is_null[part].repeat(counts)
-        return pa.array(self.arena.keep(values[part].repeat(counts)), mask=mask)
+        return values[self._first : self._last].repeat(counts)
 
     def coded(self, codes: pa.Array, names: Sequence[str]) -> pa.Array:
         """Return codes as a dictionary array."""
@@ -248,56 +308,6 @@ class _Chunks:
             self._sound_text = _without_surrogates(self._columns.text)
         return self._sound_text
 
-    @property
-    def token(self) -> npt.NDArray[np.bool_]:
-        """Whether each chunk is a token delta."""
-        if self._token is None:
-            self._token = self.part.token
-        return self._token
-
-    def gaps(self) -> pa.Array:
-        """Return the time since the token before, for tokens but the first of an attempt."""
-        import numpy as np
-
-        is_null = ~self.token
-        time = self.part.time
-        gaps = self.arena.empty(self.count, np.int64)
-        gaps[:1] = 0
-        np.subtract(time[1:], time[:-1], out=gaps[1:])
-        # Nearly all chunks are tokens. Behind a run of others the gap reaches over it.
-        others = is_null.nonzero()[0]
-        borders = np.diff(others) != 1
-        run_firsts = others[np.append(True, borders)[: len(others)]]
-        behind = others[np.append(borders, True)[: len(others)]] + 1
-        before = run_firsts - 1
-        within = (before >= 0) & (behind < self.count)
-        gaps[behind[within]] = time[behind[within]] - time[before[within]]
-        # The first token of an attempt is the first at or behind the attempt's first chunk.
-        firsts = self.part.attempt[:-1]
-        runs = run_firsts.searchsorted(firsts, "right") - 1
-        is_in_run = is_null[firsts]
-        firsts = np.where(is_in_run, behind[runs] if len(behind) else firsts, firsts)
-        firsts = firsts[firsts < self.count]
-        is_null[firsts] = True
-        return self._carried(gaps, is_null)
-
-    def _carried(
-        self, gaps: npt.NDArray[np.int64], is_null: npt.NDArray[np.bool_]
-    ) -> pa.Array:
-        """Return gaps with that to the last token of the batch before, in the same attempt."""
-        import pyarrow as pa
-
-        if self.token.any():
-            first = int(self.token.argmax())
-            last = self.count - 1 - int(self.token[::-1].argmax())
-            firsts = self.part.attempt[:-1]
-            attempts = firsts.searchsorted([first, last], "right") + self._first
-            if attempts[0] == self._last_token[0]:
-                gaps[first] = self.part.time[first] - self._last_token[1]
-                is_null[first] = False
-            self._last_token = int(attempts[1]), int(self.part.time[last])
-        return pa.array(gaps, mask=is_null)
-
 
 def _without_surrogates(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     import numpy as np
@@ -312,25 +322,11 @@ def _without_surrogates(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return text
 
 
-def _integers(values: list[Any]) -> tuple[npt.NDArray[np.int64], Any]:
-    """Return integers, and where they are null; None if nowhere."""
-    import numpy as np
-
-    found = [int(value) if is_safe_integer(value) else None for value in values]
-    is_null = np.array([value is None for value in found])
-    known = np.array([value or 0 for value in found], np.int64)
-    return known, is_null if is_null.any() else None
-
-
 def _session(chunks: _Chunks) -> pa.Array:
-    import numpy as np
-    import pyarrow as pa
-
     from dsh_codec.table_rows import sound
 
-    codes = chunks.arena.empty(chunks.count, np.int32)
-    codes[:] = 0
-    return chunks.coded(pa.array(codes), [sound(chunks.session)])
+    codes = chunks.arena.zeros(chunks.count)
+    return chunks.coded(codes, [sound(chunks.session)])
 
 
 def _outcome(chunks: _Chunks) -> pa.Array:
@@ -343,27 +339,10 @@ def _kind(chunks: _Chunks) -> pa.Array:
     return chunks.coded(pa.array(chunks.part.kind.view("int8")), KINDS)
 
 
-def _index(chunks: _Chunks) -> pa.Array:
-    import pyarrow as pa
-
-    index = chunks.arena.keep(chunks.part.index)
-    is_null = index < 0
-    return pa.array(index, mask=is_null if is_null.any() else None)
-
-
 def _time(chunks: _Chunks) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(chunks.part.time).view(pa.timestamp("ms", "UTC"))
-
-
-def _byte_len(chunks: _Chunks) -> pa.Array:
-    import numpy as np
-    import pyarrow as pa
-
-    lengths = chunks.arena.empty(chunks.count, np.int64)
-    offset = chunks.part.offset
-    return pa.array(np.subtract(offset[1:], offset[:-1], out=lengths))
 
 
 def _record(chunks: _Chunks) -> pa.Array:
@@ -375,7 +354,10 @@ def _record(chunks: _Chunks) -> pa.Array:
 def _token(chunks: _Chunks) -> pa.Array:
     import pyarrow as pa
 
-    return pa.array(chunks.token)
+    bits, _ = chunks.marks.token
+    return pa.Array.from_buffers(
+        pa.bool_(), chunks.count, [None, pa.py_buffer(bits)], 0
+    )
 
 
 def _text(chunks: _Chunks) -> pa.Array:
@@ -392,19 +374,19 @@ def _wtf8(chunks: _Chunks) -> pa.Array:
 
 MAKERS: Final[dict[str, Callable[[_Chunks], pa.Array]]] = {
     "session": _session,
-    "seq": lambda chunks: chunks.of_attempt("seq"),
-    "turn": lambda chunks: chunks.of_attempt("turn"),
-    "step": lambda chunks: chunks.of_attempt("step"),
-    "attempt": lambda chunks: chunks.of_attempt("attempt"),
+    "seq": lambda chunks: chunks.integers_of_attempt("seq"),
+    "turn": lambda chunks: chunks.integers_of_attempt("turn"),
+    "step": lambda chunks: chunks.integers_of_attempt("step"),
+    "attempt": lambda chunks: chunks.integers_of_attempt("attempt"),
     "outcome": _outcome,
     "own": lambda chunks: chunks.of_attempt("own"),
     "record": _record,
-    "index": _index,
+    "index": lambda chunks: chunks.derived("index", chunks.marks.indexed),
     "kind": _kind,
     "time": _time,
     "token": _token,
-    "gap": lambda chunks: chunks.gaps(),
-    "byte_len": _byte_len,
+    "gap": lambda chunks: chunks.derived("gap", chunks.marks.gap),
+    "byte_len": lambda chunks: chunks.derived("byte_len"),
     "text": _text,
     "text_wtf8": _wtf8,
 }

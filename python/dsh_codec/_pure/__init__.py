@@ -8,6 +8,7 @@ from dsh_codec._pure.canonical import canonicalize
 from dsh_codec._pure.columns import (
     ColumnScanner,
     StoredStream,
+    derive_columns,
     row_columns,
     stream_columns,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "chunk_has_visible_text",
     "chunks_of",
     "decode_seqs",
+    "derive_columns",
     "dump",
     "encode_event",
     "encode_events",

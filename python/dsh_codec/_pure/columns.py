@@ -23,7 +23,14 @@ from dsh_codec._pure.stream import (
     join_text,
     last_chunk,
 )
-from dsh_codec._types import AttemptColumns, ChunkKind, Settlement, StreamColumns
+from dsh_codec._types import (
+    AttemptColumns,
+    ChunkKind,
+    DerivedColumns,
+    Settlement,
+    SettlementColumns,
+    StreamColumns,
+)
 from dsh_codec.errors import DshCodecError, RowError, StreamError
 from dsh_codec.limits import MAX_DEPTH, MAX_ROW_BYTES, MAX_SAFE_INTEGER
 from dsh_codec.values import fuse, is_count, is_sint
@@ -31,6 +38,8 @@ from dsh_codec.values import fuse, is_count, is_sint
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
     from typing_extensions import Buffer
 
     from dsh_codec._types import Mode, Row, ScanResult
@@ -56,7 +65,8 @@ _NO_INDEX: Final = -1
 class _Columns:
     """Columns that grow."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_text: bool = True) -> None:
+        self.keeps_text = keeps_text
         self.times: list[int] = []
         self.kinds = bytearray()
         self.records: list[int] = []
@@ -104,11 +114,13 @@ class _Columns:
 
     def _add_text(self, fragment: str) -> None:
         try:
-            self.text += fragment.encode()
+            text = fragment.encode()
         except UnicodeEncodeError:
             # Two halves side by side are one character, as in every string of the format.
-            self.text += fuse(fragment).encode("utf-8", "surrogatepass")
-        self.offsets.append(len(self.text))
+            text = fuse(fragment).encode("utf-8", "surrogatepass")
+        if self.keeps_text:
+            self.text += text
+        self.offsets.append(self.offsets[-1] + len(text))
 
     def of_stream(self) -> StreamColumns:
         import numpy as np
@@ -262,6 +274,65 @@ def _packed_chunks(
         time += int(next(gaps, 0))
 
 
+def derive_columns(
+    columns: AttemptColumns,
+    start: int,
+    end: int,
+    last_token: int | None,
+    /,
+    *,
+    index: npt.NDArray[np.int64] | None = None,
+    gap: npt.NDArray[np.int64] | None = None,
+    byte_len: npt.NDArray[np.int64] | None = None,
+    of_attempts: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+    | None = None,
+) -> DerivedColumns:
+    """Write columns that follow from others. See `_kernel.pyi`."""
+    import numpy as np
+
+    count = end - start
+    arrays = [index, gap, byte_len, *(out for _, out in of_attempts or ())]
+    if not 0 <= start <= end <= len(columns.time) or any(
+        array is not None and len(array) != count for array in arrays
+    ):
+        message = "there are no such chunks, or an array has another number of places"
+        raise ValueError(message)
+    chunks = np.arange(start, end)
+    attempt = columns.attempt.searchsorted(chunks, "right") - 1
+    record = columns.attempt_record[attempt] + columns.record[start:end]
+    indices = columns.record_index[record]
+    lengths = columns.offset[start + 1 : end + 1] - columns.offset[start:end]
+    is_token = (lengths > 0) | columns.record_named[record]
+    gaps = [0] * count
+    has_gap = [False] * count
+    is_first = columns.attempt[attempt] == chunks
+    for at, time in enumerate(columns.time[start:end].tolist()):
+        if is_first[at]:
+            last_token = None
+        if is_token[at]:
+            if last_token is not None:
+                gaps[at], has_gap[at] = time - last_token, True
+            last_token = time
+    for values, out in (
+        (indices, index),
+        (np.array(gaps, np.int64), gap),
+        (lengths, byte_len),
+        *((each[attempt], out) for each, out in of_attempts or ()),
+    ):
+        if out is not None:
+            out[:] = values
+    return DerivedColumns(
+        _bits(indices >= 0), _bits(is_token), _bits(np.array(has_gap)), last_token
+    )
+
+
+def _bits(flags: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.uint8], int]:
+    import numpy as np
+
+    packed = np.packbits(flags.astype(np.bool_), bitorder="little")
+    return packed, int(flags.sum())
+
+
 class StoredStream:
     """The stream of one attempt, read from the bytes of its rows. See `_kernel.pyi`."""
 
@@ -372,6 +443,7 @@ class ColumnScanner:
         *,
         mode: Mode = "recoverable",
         generation: int | None = None,
+        text: bool = True,
         max_row_bytes: int = MAX_ROW_BYTES,
         max_depth: int = MAX_DEPTH,
     ) -> None:
@@ -382,7 +454,7 @@ class ColumnScanner:
             max_depth=max_depth,
         )
         self._max_depth = max_depth
-        self._columns = _Columns()
+        self._columns = _Columns(keeps_text=text)
         self._settlements: list[Settlement] = []
         self._fault: StreamError | None = None
 
@@ -432,7 +504,28 @@ class ColumnScanner:
         settlements, self._settlements = self._settlements, []
         return settlements
 
+    def take_settlement_columns(self) -> SettlementColumns:
+        """Return the settlements since the last call as arrays."""
+        import numpy as np
+
+        found = self.take_settlements()
+        codes = {"message": 0, "interrupted": 1, "failed": 2}
+        places = [(each.turn, each.step) for each in found]
+        others = []
+        for position, (turn, step) in enumerate(places):
+            if type(turn) is not int or type(step) is not int:
+                others.append((position, turn, step))
+                places[position] = 0, 0
+        return SettlementColumns(
+            np.array([each.seq for each in found], np.uint64),
+            np.array([codes[each.outcome] for each in found], np.int8),
+            np.array([turn for turn, _ in places], np.int64),
+            np.array([step for _, step in places], np.int64),
+            others,
+        )
+
     def take_columns(self) -> AttemptColumns:
         """Return the columns so far, and start new ones."""
-        columns, self._columns = self._columns, _Columns()
+        columns = self._columns
+        self._columns = _Columns(keeps_text=columns.keeps_text)
         return columns.of_attempts()

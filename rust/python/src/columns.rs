@@ -10,7 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dsh_codec_core::Limits;
 use dsh_codec_core::json::Node;
 use dsh_codec_core::stream as core;
-use numpy::{Element, IntoPyArray};
+use numpy::{Element, IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyList, PyString, PyTuple, PyType};
@@ -113,6 +114,73 @@ pub(crate) fn row_columns<'py>(
     };
     let columns = py.detach(|| core::row_columns(&attempts, max_depth))?;
     Ok(attempt_columns_tuple(py, columns)?)
+}
+
+/// An array of `AttemptColumns`.
+fn column<'py, T: Element>(columns: &Bound<'py, PyAny>, name: &str) -> PyResult<PyReadonlyArray1<'py, T>> {
+    columns.getattr(name)?.extract()
+}
+
+/// Values of attempts, and an array with a place for each of their chunks.
+type OfAttempts<'py> = (PyReadonlyArray1<'py, i64>, PyReadwriteArray1<'py, i64>);
+
+/// Write columns that follow from others. See the stub.
+#[pyfunction]
+#[pyo3(signature = (columns, start, end, last_token, /, *, index = None, gap = None, byte_len = None,
+    of_attempts = None))]
+#[expect(clippy::too_many_arguments, reason = "each column is asked for or not")]
+pub(crate) fn derive_columns<'py>(
+    columns: &Bound<'py, PyAny>,
+    start: usize,
+    end: usize,
+    last_token: Option<i64>,
+    mut index: Option<PyReadwriteArray1<'py, i64>>,
+    mut gap: Option<PyReadwriteArray1<'py, i64>>,
+    mut byte_len: Option<PyReadwriteArray1<'py, i64>>,
+    mut of_attempts: Option<Vec<OfAttempts<'py>>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+    let py = columns.py();
+    import_numpy(py)?;
+    let (time, record, offset) = (
+        column(columns, "time")?,
+        column(columns, "record")?,
+        column(columns, "offset")?,
+    );
+    let record_index = column(columns, "record_index")?;
+    let record_named = column(columns, "record_named")?;
+    let (attempt, attempt_record) = (column(columns, "attempt")?, column(columns, "attempt_record")?);
+    let slices = core::ColumnSlices {
+        time: time.as_slice()?,
+        record: record.as_slice()?,
+        offset: offset.as_slice()?,
+        record_index: record_index.as_slice()?,
+        record_named: record_named.as_slice()?,
+        attempt: attempt.as_slice()?,
+        attempt_record: attempt_record.as_slice()?,
+    };
+    let out = core::DerivedColumns {
+        index: index.as_mut().map(|array| array.as_slice_mut()).transpose()?,
+        gap: gap.as_mut().map(|array| array.as_slice_mut()).transpose()?,
+        byte_len: byte_len.as_mut().map(|array| array.as_slice_mut()).transpose()?,
+        of_attempts: of_attempts
+            .iter_mut()
+            .flatten()
+            .map(|(values, out)| {
+                let (values, out) = (values.as_slice()?, out.as_slice_mut()?);
+                Ok(core::OfAttempts { values, out })
+            })
+            .collect::<PyResult<_>>()?,
+    };
+    // With the GIL, so that nobody writes to the arrays meanwhile: it takes less than a millisecond for a batch.
+    let Some(marks) = slices.derive(start, end, last_token, out) else {
+        let message = "there are no such chunks, or an array has another number of places";
+        return Err(PyValueError::new_err(message));
+    };
+    let bits = |bits: core::ChunkBits| (array(py, bits.bytes), bits.ones);
+    let (indexed, token, gap) = (bits(marks.indexed), bits(marks.token), bits(marks.gap));
+    class(py, &CLASS, "DerivedColumns")?.call1((indexed, token, gap, marks.last_token))
 }
 
 /// The stream of one attempt, read from the bytes of its rows. See the stub.
@@ -243,15 +311,22 @@ impl ColumnScanner {
 #[pymethods]
 impl ColumnScanner {
     #[new]
-    #[pyo3(signature = (*, mode = "recoverable", generation = None, max_row_bytes = 268_435_456, max_depth = 1024))]
-    fn new(mode: &str, generation: Option<Generation>, max_row_bytes: u64, max_depth: u32) -> PyResult<Self> {
+    #[pyo3(signature = (*, mode = "recoverable", generation = None, text = true, max_row_bytes = 268_435_456,
+        max_depth = 1024))]
+    fn new(
+        mode: &str,
+        generation: Option<Generation>,
+        text: bool,
+        max_row_bytes: u64,
+        max_depth: u32,
+    ) -> PyResult<Self> {
         let limits = Limits {
             max_row_bytes,
             max_depth,
             ..Limits::default()
         };
         let options = scan_options(mode, generation, false, limits)?;
-        Ok(Self(Mutex::new(core::ColumnScanner::new(options))))
+        Ok(Self(Mutex::new(core::ColumnScanner::new(options, text))))
     }
 
     /// Accepted events.
@@ -312,6 +387,44 @@ impl ColumnScanner {
             list.append(class.call1((found.seq, found.time, outcome, turn, step))?)?;
         }
         Ok(list)
+    }
+
+    /// Return the settlements since the last call as arrays. See the stub.
+    #[pyo3(signature = ())]
+    fn take_settlement_columns<'py>(&self, py: Python<'py>) -> KernelResult<Bound<'py, PyAny>> {
+        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+        import_numpy(py)?;
+        let found = self.with(py, core::ColumnScanner::take_settlements);
+        let seq: Vec<u64> = found.iter().map(|each| each.seq).collect();
+        let outcome: Vec<i8> = found.iter().map(core::Settlement::outcome_code).collect();
+        let (mut turns, mut steps) = (Vec::with_capacity(found.len()), Vec::with_capacity(found.len()));
+        let others = PyList::empty(py);
+        for (position, core::Settlement { turn, step, .. }) in found.into_iter().enumerate() {
+            let (turn, step) = match (turn, step) {
+                (Some(core::KeptValue::Integer(turn)), Some(core::KeptValue::Integer(step))) => (turn, step),
+                (turn, step) => {
+                    let (turn, step) = (kept_value(py, turn)?, kept_value(py, step)?);
+                    if let (Ok(turn), Ok(step)) = (turn.cast_exact::<PyInt>(), step.cast_exact::<PyInt>()) {
+                        // An integer in another spelling.
+                        (turn.extract()?, step.extract()?)
+                    } else {
+                        others.append((position, turn, step))?;
+                        (0, 0)
+                    }
+                }
+            };
+            turns.push(turn);
+            steps.push(step);
+        }
+        let arrays = (
+            array(py, seq),
+            array(py, outcome),
+            array(py, turns),
+            array(py, steps),
+            others,
+        );
+        Ok(class(py, &CLASS, "SettlementColumns")?.call1(arrays)?)
     }
 
     /// Return the columns so far, and start new ones. See the stub.

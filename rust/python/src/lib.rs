@@ -34,7 +34,7 @@ mod _native {
     #[pymodule_export]
     use super::calls::{CallReader, CallScanner};
     #[pymodule_export]
-    use super::columns::{ColumnScanner, StoredStream, row_columns, stream_columns};
+    use super::columns::{ColumnScanner, StoredStream, derive_columns, row_columns, stream_columns};
     #[pymodule_export]
     use super::encode::{encode_events, encode_rows};
     #[pymodule_export]

@@ -16,26 +16,59 @@ impl Node<'_> {
     /// Appends the strings of an array to `text` as WTF-8, and the position behind each to `ends`. Halves of different
     /// strings do not fuse. Elements that are no strings are left out.
     pub fn push_texts(&self, text: &mut Vec<u8>, ends: &mut Vec<i64>) {
-        let inside = self.raw().unwrap_or_default();
-        // The quotes of an array of strings are the strings' own only if nothing else is in it, and ill-formed bytes
-        // change their number when they are replaced.
-        if self.is_text_array() && std::str::from_utf8(inside).is_ok() {
-            dispatch(PushTexts { inside, text, ends });
+        if let Some(inside) = self.sound_text_array() {
+            let start = position(text);
+            dispatch(PushTexts::<true> {
+                inside,
+                text,
+                start,
+                ends,
+            });
             return;
         }
-        for element in self.elements() {
-            if let Some(piece) = element.text() {
-                text.extend_from_slice(&piece);
-                ends.push(position(text));
-            }
+        for piece in self.elements().filter_map(|element| element.text()) {
+            text.extend_from_slice(&piece);
+            ends.push(position(text));
         }
+    }
+
+    /// Appends the positions that [`push_texts`](Self::push_texts) appends, for a text of which `start` bytes are there.
+    pub fn push_text_ends(&self, start: i64, ends: &mut Vec<i64>) {
+        if let Some(inside) = self.sound_text_array() {
+            let mut spare = Vec::new();
+            let text = &mut spare;
+            dispatch(PushTexts::<false> {
+                inside,
+                text,
+                start,
+                ends,
+            });
+            return;
+        }
+        let mut end = start;
+        for piece in self.elements().filter_map(|element| element.text()) {
+            end = end.saturating_add(position(&piece));
+            ends.push(end);
+        }
+    }
+
+    /// The array, if it holds nothing but strings and well-formed bytes: its quotes are then the strings' own, and no
+    /// byte is replaced.
+    fn sound_text_array(&self) -> Option<&[u8]> {
+        let inside = self.raw().unwrap_or_default();
+        (self.is_text_array() && std::str::from_utf8(inside).is_ok()).then_some(inside)
     }
 
     /// Appends `start`, and behind it, for each integer of an array, the sum so far. What is no safe integer counts as 0.
     pub fn push_running_sums(&self, start: i64, sums: &mut Vec<i64>) {
         sums.push(start);
-        if self.integer_shape().is_some() {
-            push_sums(self.raw().unwrap_or_default(), start, sums);
+        if let Some(shape) = self.integer_shape() {
+            let array = self.raw().unwrap_or_default();
+            if shape.max_digits <= SHORT_DIGITS {
+                dispatch(PushSums { array, start, sums });
+            } else {
+                push_sums(array, start, sums);
+            }
             return;
         }
         let mut sum = start;
@@ -46,10 +79,13 @@ impl Node<'_> {
     }
 }
 
-struct PushTexts<'b, 'o> {
+/// Without `KEEP`, strings are counted only.
+struct PushTexts<'b, 'o, const KEEP: bool> {
     /// A well-formed array of strings, brackets included.
     inside: &'b [u8],
     text: &'o mut Vec<u8>,
+    /// Bytes that are there.
+    start: i64,
     ends: &'o mut Vec<i64>,
 }
 
@@ -75,14 +111,22 @@ fn bits_from(n: u32) -> u64 {
     u64::MAX << n
 }
 
-impl Task for PushTexts<'_, '_> {
+impl<const KEEP: bool> Task for PushTexts<'_, '_, KEEP> {
     type Output = ();
 
     #[inline(always)]
     fn run<B: Blocks>(self, blocks: B) {
-        let Self { inside, text, ends } = self;
-        // Room for a copy of fixed length behind the last piece.
-        text.reserve(inside.len() + 16);
+        let Self {
+            inside,
+            text,
+            start,
+            ends,
+        } = self;
+        if KEEP {
+            // Room for a copy of fixed length behind the last piece.
+            text.reserve(inside.len() + 16);
+        }
+        let mut end = start;
         let mut at = 0;
         let mut escaped = 0u64; // the first byte of the block is escaped
         let mut open: Option<usize> = None; // where the inside of the string that goes on starts
@@ -128,11 +172,17 @@ impl Task for PushTexts<'_, '_> {
                     }
                     Some(start) => {
                         if has_escape || masks.backslash & own & !bits_from(bit) != 0 {
+                            let before = if KEEP { text.len() } else { 0 };
+                            text.truncate(before);
                             decode_string_into(inside.get(start..place).unwrap_or_default(), text);
+                            end += position(text.get(before..).unwrap_or_default());
                         } else {
-                            push_piece(inside, start, place, text);
+                            if KEEP {
+                                push_piece(inside, start, place, text);
+                            }
+                            end += position(inside.get(start..place).unwrap_or_default());
                         }
-                        ends.push(position(text));
+                        ends.push(end);
                     }
                 }
             }
@@ -151,6 +201,73 @@ fn eight_digits(digits: u64) -> u64 {
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
     fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff
+}
+
+/// Digits of an integer that fits into eight bytes with what stands before it.
+const SHORT_DIGITS: u32 = 7;
+
+/// The integer of at most [`SHORT_DIGITS`] digits that ends before `end`.
+#[inline(always)]
+fn short_integer_before(bytes: &[u8], end: usize) -> i64 {
+    let before = bytes.get(..end).unwrap_or_default();
+    let word = before.last_chunk::<8>().copied().unwrap_or_else(|| {
+        let mut word = [0; 8];
+        for (to, from) in word.iter_mut().rev().zip(before.iter().rev()) {
+            *to = *from;
+        }
+        word
+    });
+    let word = u64::from_le_bytes(word);
+    let digits = word ^ ZEROS;
+    // The top bit of each byte that is no digit.
+    let low_bits = digits & 0x7f7f_7f7f_7f7f_7f7f;
+    let others = (low_bits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
+    let used = others.leading_zeros() & !7; // bits of digits
+    let magnitude = eight_digits(digits & u64::MAX.wrapping_shl(64 - used)).cast_signed();
+    let is_negative = word.wrapping_shl(used) >> 56 == u64::from(b'-');
+    if is_negative { -magnitude } else { magnitude }
+}
+
+struct PushSums<'b, 'o> {
+    /// A well-formed array of integers of at most [`SHORT_DIGITS`] digits, brackets included.
+    array: &'b [u8],
+    start: i64,
+    sums: &'o mut Vec<i64>,
+}
+
+impl Task for PushSums<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<B: Blocks>(self, blocks: B) {
+        let Self { array, start, sums } = self;
+        let mut sum = start;
+        let mut ends_in_digit = 0; // 1 if the block before this one does
+        for (number, part) in array.chunks(64).enumerate() {
+            let mut spare = [0; 64];
+            let digit = if let Some(block) = part.first_chunk::<64>() {
+                blocks.integers(block).digit
+            } else {
+                for (to, from) in spare.iter_mut().zip(part) {
+                    *to = *from;
+                }
+                blocks.integers(&spare).digit
+            };
+            // The bytes behind integers. Finding all before reading any lets the processor read several at once.
+            let mut ends = !digit & (digit << 1 | ends_in_digit);
+            ends_in_digit = digit >> 63;
+            let mut found = [0; 32];
+            let count = ends.count_ones() as usize;
+            for place in found.iter_mut().take(count) {
+                let end = number * 64 + ends.trailing_zeros() as usize;
+                ends &= ends.wrapping_sub(1);
+                // 2^53 and the sum of as many short integers as fit in memory is no overflow.
+                sum = sum.wrapping_add(short_integer_before(array, end));
+                *place = sum;
+            }
+            sums.extend_from_slice(found.get(..count).unwrap_or_default());
+        }
+    }
 }
 
 /// Appends the running sums of an array of integers of at most 15 digits each.
@@ -216,6 +333,9 @@ mod tests {
         let (mut out, mut ends, mut sums) = (vec![b'!'], vec![1], Vec::new());
         node.push_texts(&mut out, &mut ends);
         node.push_running_sums(5, &mut sums);
+        let mut counted = vec![1];
+        node.push_text_ends(1, &mut counted);
+        assert_eq!(counted, ends, "{text}");
         (out, ends, sums)
     }
 
@@ -258,6 +378,32 @@ mod tests {
     }
 
     #[test]
+    fn integers_at_every_place_of_a_block_are_summed() {
+        let mut state = 5u64;
+        let mut next = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % n
+        };
+        for _ in 0..2_000 {
+            let steps: Vec<i64> = (0..next(90))
+                .map(|_| {
+                    let limit = 10u64.pow(u32::try_from(1 + next(7)).unwrap());
+                    let size = next(limit).cast_signed();
+                    if next(4) == 0 { -size } else { size }
+                })
+                .collect();
+            let text = format!("{steps:?}");
+            let text = if next(9) == 0 { text } else { text.replace(' ', "") };
+            let mut expected = vec![5];
+            expected.extend(steps.iter().scan(5, |sum, step| {
+                *sum += step;
+                Some(*sum)
+            }));
+            assert_eq!(both(&text).2, expected, "{text}");
+        }
+    }
+
+    #[test]
     fn halves_of_two_strings_do_not_fuse() {
         let (out, ends, _) = both(r#"["\ud83d","\ude00","\ud83d\ude00"]"#);
         assert_eq!(out, b"!\xed\xa0\xbd\xed\xb8\x80\xf0\x9f\x98\x80");
@@ -270,7 +416,10 @@ mod tests {
         let node = tape.read_text(b"[\"a\xff\",\"b\"]", 9).unwrap();
         let (mut out, mut ends) = (Vec::new(), Vec::new());
         node.push_texts(&mut out, &mut ends);
-        assert_eq!((out, ends), ("a\u{fffd}b".as_bytes().to_vec(), vec![4, 5]));
+        assert_eq!((out, &ends), ("a\u{fffd}b".as_bytes().to_vec(), &vec![4, 5]));
+        let mut counted = Vec::new();
+        node.push_text_ends(0, &mut counted);
+        assert_eq!(counted, ends);
     }
 
     #[test]
@@ -285,6 +434,8 @@ mod tests {
             ),
             ("[1.0,2e1,-0.0]", vec![5, 6, 26, 26]),
             ("[7]", vec![5, 12]),
+            ("[-7,8]", vec![5, -2, 6]),
+            ("[-1234567]", vec![5, -1_234_562]),
             (
                 "[9007199254740991,-1]",
                 vec![5, 9_007_199_254_740_996, 9_007_199_254_740_995],

@@ -33,6 +33,15 @@ pub struct Settlement {
 }
 
 impl Settlement {
+    /// Place of its outcome in the order in which the field names them.
+    pub fn outcome_code(&self) -> i8 {
+        match self.outcome {
+            "message" => 0,
+            "interrupted" => 1,
+            _ => 2,
+        }
+    }
+
     fn of(row: &Row<'_>, event_type: Node<'_>) -> Self {
         let data = event_type.root().member("data");
         let member = |key| data.and_then(|data| data.member(key));
@@ -70,14 +79,19 @@ pub struct ColumnScanner {
 }
 
 impl ColumnScanner {
-    /// A scanner at the start of a text. Streams are checked whatever the options say.
-    pub fn new(options: ScanOptions) -> Self {
+    /// A scanner at the start of a text. Streams are checked whatever the options say; the text of fragments is kept if
+    /// `keeps_text` says so.
+    pub fn new(options: ScanOptions, keeps_text: bool) -> Self {
         Self {
             scanner: RowScanner::new(ScanOptions {
                 check_streams: false, // filling columns checks every record
                 ..options
             }),
-            builder: ColumnsBuilder::new(),
+            builder: if keeps_text {
+                ColumnsBuilder::new()
+            } else {
+                ColumnsBuilder::without_text()
+            },
             settlements: Vec::new(),
             fault: None,
         }

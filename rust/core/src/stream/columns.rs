@@ -61,6 +61,15 @@ pub trait Unpack: Value {
         }
     }
 
+    /// Appends the positions that [`push_texts`](Self::push_texts) appends, for a text of which `start` bytes are there.
+    fn push_text_ends(&self, start: i64, ends: &mut Vec<i64>) {
+        let mut end = start;
+        for element in self.elements() {
+            end += position(element.text().unwrap_or_default().len());
+            ends.push(end);
+        }
+    }
+
     /// Appends `start`, and behind it the running sum after each safe integer of an array.
     fn push_running_sums(&self, start: i64, sums: &mut Vec<i64>) {
         let mut sum = start;
@@ -77,6 +86,11 @@ impl Unpack for Node<'_> {
     #[inline]
     fn push_texts(&self, text: &mut Vec<u8>, ends: &mut Vec<i64>) {
         self.push_texts(text, ends);
+    }
+
+    #[inline]
+    fn push_text_ends(&self, start: i64, ends: &mut Vec<i64>) {
+        self.push_text_ends(start, ends);
     }
 
     #[inline]
@@ -101,9 +115,9 @@ pub struct Columns {
     pub kind: Vec<u8>,
     /// *n* positions of the chunks' records in their stream.
     pub record: Vec<i32>,
-    /// *n* + 1 positions in `text`; the first is 0, the last its length.
+    /// *n* + 1 positions in `text`; the first is 0, the last its length, or what that would be.
     pub offset: Vec<i64>,
-    /// Fragments of all deltas, WTF-8. Halves of different fragments do not fuse.
+    /// Fragments of all deltas, WTF-8. Halves of different fragments do not fuse. Empty if they are not kept.
     pub text: Vec<u8>,
     /// First chunk of each attempt, and *n* at the end.
     pub attempt: Vec<i64>,
@@ -126,6 +140,8 @@ pub struct ColumnsBuilder {
     first_record: usize,
     /// The last record of it, if a chunk row may extend that.
     open: Option<OpenRun>,
+    /// Whether text is kept.
+    keeps_text: bool,
 }
 
 /// A run that the next chunk row may extend. Spec 20 §3.
@@ -151,6 +167,7 @@ impl Default for ColumnsBuilder {
             columns,
             first_record: 0,
             open: None,
+            keeps_text: true,
         }
     }
 }
@@ -161,14 +178,26 @@ impl ColumnsBuilder {
         Self::default()
     }
 
-    /// No attempts yet, and room for as much as `other` holds, up to a few megabytes: columns that are taken piece by
+    /// No attempts yet; fragments are measured, and their text is not kept.
+    #[must_use]
+    pub fn without_text() -> Self {
+        Self {
+            keeps_text: false,
+            ..Self::default()
+        }
+    }
+
+    /// No attempts yet, the same is kept, and there is room for as much as `other` holds, up to a few megabytes: columns that are taken piece by
     /// piece do not grow from nothing each time.
     #[must_use]
     pub fn with_room_of(other: &Self) -> Self {
         const MOST: usize = 1 << 18;
         let room = |len: usize| (len + len / 8).min(MOST);
         let chunks = room(other.columns.time.len());
-        let mut builder = Self::new();
+        let mut builder = Self {
+            keeps_text: other.keeps_text,
+            ..Self::default()
+        };
         let columns = &mut builder.columns;
         columns.time.reserve(chunks);
         columns.kind.reserve(chunks);
@@ -289,7 +318,12 @@ impl ColumnsBuilder {
         columns.kind.resize(end, code_of_run(kind));
         columns.record.resize(end, record);
         columns.offset.reserve(count);
-        members.push_texts(&mut columns.text, &mut columns.offset);
+        if self.keeps_text {
+            members.push_texts(&mut columns.text, &mut columns.offset);
+        } else {
+            let start = columns.offset.last().copied().unwrap_or_default();
+            members.push_text_ends(start, &mut columns.offset);
+        }
     }
 
     fn push_raw<V: Unpack>(&mut self, time: i64, chunk: &V) {
@@ -312,8 +346,11 @@ impl ColumnsBuilder {
         columns.time.push(time);
         columns.kind.push(kind);
         columns.record.push(record);
-        columns.text.extend_from_slice(fragment);
-        columns.offset.push(position(columns.text.len()));
+        if self.keeps_text {
+            columns.text.extend_from_slice(fragment);
+        }
+        let start = columns.offset.last().copied().unwrap_or_default();
+        columns.offset.push(start + position(fragment.len()));
     }
 
     /// Begins a record; chunks that are pushed belong to the one that was begun last.

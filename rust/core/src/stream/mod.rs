@@ -9,6 +9,7 @@ mod chunk;
 mod column_scanner;
 mod columns;
 mod common;
+mod derived;
 mod expand;
 mod pack;
 mod readers;
@@ -23,6 +24,7 @@ pub use chunk::{ChunkType, RunKind};
 pub use column_scanner::{ColumnScanner, KeptValue, Settlement};
 pub use columns::{Columns, ColumnsBuilder, NO_INDEX, Unpack, kind};
 pub use common::CommonRow;
+pub use derived::{ChunkBits, ChunkMarks, ColumnSlices, DerivedColumns, OfAttempts};
 pub use expand::expand_to_json;
 pub use pack::{Packed, PackedRun, Packer};
 pub use readers::{
