@@ -886,6 +886,7 @@ mod tests {
             mode,
             generation: None,
             check_streams: true,
+            keeps_records: false,
             limits: Limits::default(),
         }
     }

@@ -17,6 +17,7 @@ fn scan(events: &[(i64, &str, &str)]) -> CallScanner {
         mode: Mode::Strict,
         generation: Some(4),
         check_streams: false,
+        keeps_records: false,
         limits: Limits::default(),
     };
     let calls = CallOptions {

@@ -76,6 +76,7 @@ fn judge(log: &[u8], mode: Mode, level: Level, allowed: fn(&Error) -> bool) -> O
         mode,
         generation: Some(4),
         check_streams: true,
+        keeps_records: false,
         limits,
     };
     match check_bytes(log, options, level) {

@@ -292,6 +292,7 @@ impl CallReader {
         refuse_chunk_rows(Some(generation))?;
         let scan = ScanOptions {
             generation: Some(generation.number()),
+            keeps_records: true,
             ..self.scan
         };
         let file = py.detach(|| {

@@ -68,6 +68,7 @@ pub(crate) fn scan_options(
         mode,
         generation,
         check_streams,
+        keeps_records: false,
         limits,
     })
 }

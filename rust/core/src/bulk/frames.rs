@@ -405,6 +405,7 @@ mod tests {
                 },
                 generation: None,
                 check_streams: true,
+                keeps_records: false,
                 limits: Limits {
                     // Whether damage or the limit is met first in a frame depends on how it is read.
                     max_frame_plain_bytes: if case % 7 == 0 && !is_changed {

@@ -549,6 +549,7 @@ mod tests {
                 },
                 generation: None,
                 check_streams: true,
+                keeps_records: false,
                 limits: Limits {
                     max_row_bytes: if chance.is(4) { 600 } else { 1 << 20 },
                     ..Limits::default()
@@ -585,6 +586,7 @@ mod tests {
             mode: Mode::Recoverable,
             generation: None,
             check_streams: true,
+            keeps_records: false,
             limits: Limits::default(),
         };
         let mut whole = RowScanner::at_level(options, Level::Read);
@@ -616,6 +618,7 @@ mod tests {
             mode: Mode::Recoverable,
             generation: None,
             check_streams: true,
+            keeps_records: false,
             limits: Limits::default(),
         };
         for case in 0..60 {

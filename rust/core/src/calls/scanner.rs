@@ -14,7 +14,10 @@ impl CallScanner {
     /// A scanner at the start of a text.
     pub fn new(scan: ScanOptions, calls: CallOptions) -> Self {
         Self {
-            scanner: RowScanner::new(scan),
+            scanner: RowScanner::new(ScanOptions {
+                keeps_records: true,
+                ..scan
+            }),
             rows: CallRows::new(calls),
         }
     }

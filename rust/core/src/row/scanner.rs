@@ -33,6 +33,9 @@ pub struct ScanOptions {
     pub generation: Option<u8>,
     /// Whether every stream record is checked and counted.
     pub check_streams: bool,
+    /// Whether the callback looks into the records of streams. It may in any case, but unless this is set, valid records
+    /// are read again for it.
+    pub keeps_records: bool,
     /// Bounds.
     pub limits: Limits,
 }
@@ -381,8 +384,8 @@ impl RowScanner {
             self.accept_chunk_row(chunk, bytes, offset, accept);
             return Ok(Line::Taken(chunk.len));
         }
-        // Only the rules of level `Full` look into records.
-        tape.count_records(self.level < Level::Full);
+        // Of the rules, only those of level `Full` look into records.
+        tape.count_records(self.level < Level::Full && !self.options.keeps_records);
         let parsed = tape
             .read_row(bytes, self.options.limits.max_depth as usize)
             .and_then(|end| {

@@ -37,6 +37,7 @@ impl SplitScanner {
         Ok(Self {
             scanner: RowScanner::new(ScanOptions {
                 check_streams: false, // every settlement is checked here
+                keeps_records: true,
                 ..options
             }),
             split: Split {

@@ -85,6 +85,7 @@ impl ColumnScanner {
         Self {
             scanner: RowScanner::new(ScanOptions {
                 check_streams: false, // filling columns checks every record
+                keeps_records: true,
                 ..options
             }),
             builder: if keeps_text {

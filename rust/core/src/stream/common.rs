@@ -323,6 +323,7 @@ mod tests {
             mode: Mode::Strict,
             generation: None,
             check_streams: false,
+            keeps_records: true,
             limits: Limits::default(),
         });
         let mut found = None;

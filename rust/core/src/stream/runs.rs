@@ -208,7 +208,10 @@ impl RunScanner {
     /// A scanner at the start of a text.
     pub fn new(options: ScanOptions) -> Self {
         Self {
-            scanner: RowScanner::new(options),
+            scanner: RowScanner::new(ScanOptions {
+                keeps_records: true,
+                ..options
+            }),
         }
     }
 
@@ -283,6 +286,7 @@ mod tests {
             mode: Mode::Strict,
             generation: None,
             check_streams: false,
+            keeps_records: true,
             limits: Limits::default(),
         });
         let mut found = vec![];
