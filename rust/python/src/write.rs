@@ -55,6 +55,8 @@ struct Notes<'py> {
 /// Writer of any number of values.
 pub(crate) struct ValueWriter<'py> {
     max_depth: usize,
+    /// Whether what nests deeper is written as if it were empty, and not refused.
+    cuts: bool,
     outer: usize,
     open: Vec<Open<'py>>,
     /// Members of all open objects, the next one last.
@@ -67,6 +69,7 @@ impl<'py> ValueWriter<'py> {
     pub(crate) fn new(max_depth: usize, outer: usize, spelling: Spelling) -> Self {
         Self {
             max_depth,
+            cuts: false,
             outer,
             open: Vec::new(),
             members: Vec::new(),
@@ -75,6 +78,14 @@ impl<'py> ValueWriter<'py> {
                 loss: None,
                 may_be_retired: false,
             },
+        }
+    }
+
+    /// A writer for who looks no deeper than `depth`: the arrays and objects there are written empty.
+    pub(crate) fn cut_at(depth: usize) -> Self {
+        Self {
+            cuts: true,
+            ..Self::new(depth, 0, Spelling::Exact)
         }
     }
 
@@ -122,6 +133,11 @@ impl<'py> ValueWriter<'py> {
 
     fn enter(&mut self, value: Bound<'py, PyAny>, out: &mut Vec<u8>) -> KernelResult<()> {
         if self.outer + self.open.len() >= self.max_depth {
+            if self.cuts {
+                let is_object = value.is_instance_of::<PyDict>();
+                out.extend_from_slice(if is_object { b"{}" } else { b"[]" });
+                return Ok(());
+            }
             return Err(too_deep(self.max_depth, None).into());
         }
         let value = match value.cast_into::<PyDict>() {
