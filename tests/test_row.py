@@ -297,7 +297,8 @@ def test_admission_passes_what_is_no_object(kernel, value):
 def test_admission_takes_any_depth(kernel):
     """Spec 10 intro: no nesting limit is defined; who parses the row sets one."""
     deep = kernel.parse(b"[" * 3000 + b"]" * 3000, max_depth=3000)
-    header = {"config": {}, "tools": [{"deferLoading": True, "parameters": deep}]}
+    tool = {"deferLoading": True, "parameters": deep}
+    header = {"config": {}, "tools": [tool]}
     request = event(0, "request/header", {"header": header, "reason": deep})
     kernel.admit(request)
     size = {"width": 1, "height": 1, "more": deep}
@@ -311,7 +312,7 @@ def test_admission_takes_any_depth(kernel):
     prompt = event(0, "system/message", {"turn": 1, "step": 1, "message": message})
     kernel.admit(prompt)
     size["width"] = 0
-    header["tools"][0]["deferLoading"] = deep
+    tool["deferLoading"] = deep
     for bad, rule in ((prompt, "D"), (request, "A5")):
         with pytest.raises(RowError) as caught:
             kernel.admit(bad)
