@@ -253,6 +253,12 @@ def test_rules_above_the_rows_are_not_checked(tmp_path: Path) -> None:
     assert seqs(follow(path).poll()) == [0]
 
 
+PACKED = (
+    b'{"type":"text-chunks","seq0":%d,"time0":%b,"data":{"turn":1,"step":1,"index":0,'
+    b'"dt":[3],"texts":["a","b"]}}\n'
+)
+
+
 def test_old_rows_are_checked(tmp_path: Path) -> None:
     (source,) = (DEMO / "v1").iterdir()
     lines = source.read_bytes().splitlines(keepends=True)
@@ -261,12 +267,26 @@ def test_old_rows_are_checked(tmp_path: Path) -> None:
         b'{"type":"x","seq":7}\n',
         b'{"type":"text-chunks","seq0":7,"time0":1,"data":{}}\n',
         b'{"type":"text-chunks","seq0":0,"time0":1,"data":{}}\n',
+        PACKED % (0, b"-0"),
         b"7\n",
     ):
         path.write_bytes(lines[0] + bad)
         with pytest.raises(dsh.RowError) as refusal:
             list(follow(path).poll())
         assert refusal.value.seq == 0
+    path.write_bytes(lines[0] + PACKED % (0, b"1") + PACKED % (2, b"-0"))
+    following = follow(path)
+    with pytest.raises(dsh.RowError) as refusal:
+        list(following.poll())
+    assert refusal.value.seq == 2
+    path.write_bytes(lines[0] + PACKED % (0, b"1") + PACKED % (2, b"5"))
+    found = [item for item in follow(path).poll() if isinstance(item, dsh.Event)]
+    assert [(event.seq, event.time) for event in found] == [
+        (0, 1),
+        (1, 4),
+        (2, 5),
+        (3, 8),
+    ]
 
 
 def test_old_rows_need_no_type(tmp_path: Path) -> None:
