@@ -169,6 +169,17 @@ def test_higher_generation_supersedes(tmp_path: Path) -> None:
     assert seqs(following.poll()) == expected[-1:]
 
 
+def test_higher_generation_supersedes_a_log_without_a_header(tmp_path: Path) -> None:
+    """80 §7: a higher generation that appears is reported, whatever is in the file."""
+    path = tmp_path / "session.v4.jsonl"
+    path.write_bytes(b'{"type":')
+    following = follow(path)
+    assert list(following.poll()) == []
+    newer = tmp_path / "session.v5.jsonl"
+    newer.write_bytes(b"")
+    assert list(following.poll()) == [Superseded(str(newer), 5)]
+
+
 @pytest.mark.parametrize("age_s", [0, 3600])
 def test_higher_generation_is_seen_however_old_the_directory_is(
     tmp_path: Path, age_s: int
@@ -242,6 +253,12 @@ def test_rules_above_the_rows_are_not_checked(tmp_path: Path) -> None:
     assert seqs(follow(path).poll()) == [0]
 
 
+PACKED = (
+    b'{"type":"text-chunks","seq0":%d,"time0":%b,"data":{"turn":1,"step":1,"index":0,'
+    b'"dt":[3],"texts":["a","b"]}}\n'
+)
+
+
 def test_old_rows_are_checked(tmp_path: Path) -> None:
     (source,) = (DEMO / "v1").iterdir()
     lines = source.read_bytes().splitlines(keepends=True)
@@ -250,12 +267,79 @@ def test_old_rows_are_checked(tmp_path: Path) -> None:
         b'{"type":"x","seq":7}\n',
         b'{"type":"text-chunks","seq0":7,"time0":1,"data":{}}\n',
         b'{"type":"text-chunks","seq0":0,"time0":1,"data":{}}\n',
+        PACKED % (0, b"-0"),
         b"7\n",
     ):
         path.write_bytes(lines[0] + bad)
         with pytest.raises(dsh.RowError) as refusal:
             list(follow(path).poll())
         assert refusal.value.seq == 0
+    path.write_bytes(lines[0] + PACKED % (0, b"1") + PACKED % (2, b"-0"))
+    following = follow(path)
+    with pytest.raises(dsh.RowError) as refusal:
+        list(following.poll())
+    assert refusal.value.seq == 2
+    path.write_bytes(lines[0] + PACKED % (0, b"1") + PACKED % (2, b"5"))
+    found = [item for item in follow(path).poll() if isinstance(item, dsh.Event)]
+    assert [(event.seq, event.time) for event in found] == [
+        (0, 1),
+        (1, 4),
+        (2, 5),
+        (3, 8),
+    ]
+
+
+def test_old_rows_need_no_type(tmp_path: Path) -> None:
+    """10 §5.2: an event row of generations 0 and 1 only has to have its seq."""
+    (source,) = (DEMO / "v1").iterdir()
+    path = tmp_path / source.name
+    head = source.read_bytes().splitlines(keepends=True)[0]
+    path.write_bytes(head + b'{"seq":0}\n{"seq":1,"type":["text-chunks"]}\n')
+    found = [item for item in follow(path).poll() if isinstance(item, dsh.Event)]
+    assert [event.type for event in found] == [None, None]
+    with dsh.open(path, mode="strict") as log:
+        assert [event.type for event in log] == [None, None]
+
+
+def test_rows_of_generation_3_are_checked(tmp_path: Path) -> None:
+    """50 §3.2: hard row admission and the canonical event check, at any seq."""
+    head = (
+        b'{"type":"session","version":3,"id":"s","createdAt":0,"isSeeded":false,'
+        b'"delegationDepth":0}\n'
+    )
+    path = tmp_path / "session.v3.jsonl"
+    appended: dict[str, Any] = {"surfaceOp": "append"}
+    over: dict[str, Any] = {"surfaceOp": {"op": "replace", "startSeq": 0, "endSeq": 2}}
+    first: list[dict[str, Any]] = [
+        {"type": "user/message", "data": {}, **appended},
+        {"type": "x/y", "data": {}, "sourceEventSeqs": [0], "surfaceOp": 1},
+        {"type": "x/y", "data": {}},
+    ]
+    cases: list[tuple[dict[str, Any], bool]] = [
+        ({"type": "user/message", **over, "sourceEventSeqs": [[0, 2]]}, True),
+        ({"type": "turn/start"}, True),
+        ({"type": "tool/code-dispatch", "ignorable": True}, True),
+        ({"type": "tool/code-dispatch"}, False),
+        ({"type": "request/header"}, False),
+        ({"type": "system/message", **appended}, False),
+        ({"type": "user/message"}, False),
+        ({"type": "user/message", **appended, "sourceEventSeqs": []}, False),
+        ({"type": "turn/start", **appended}, False),
+        ({"type": "turn/start", "sourceEventSeqs": [0]}, False),
+        ({"type": "tool/result", "data": {"error": {}}, **appended}, False),
+    ]
+    for event, is_right in cases:
+        rows = [*first, {"data": {}, **event}]
+        lines = [{"seq": seq, "time": 1, **row} for seq, row in enumerate(rows)]
+        path.write_bytes(head + b"".join(dsh.dump(line) + b"\n" for line in lines))
+        found: list[Any] = []
+        if is_right:
+            found += follow(path).poll()
+        else:
+            with pytest.raises(dsh.DshCodecError) as refusal:
+                found.extend(follow(path).poll())
+            assert getattr(refusal.value, "seq", None) == 3
+        assert seqs(found) == [0, 1, 2, 3][: 3 + is_right]
 
 
 def test_limits_are_kept(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import copy
 import json
 import pickle
 import tracemalloc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import dsh_codec as dsh
 from dsh_codec.errors import (
     JsonSyntaxError,
+    LimitExceededError,
     MigrationRefusedError,
     NewerFormatError,
     RowError,
@@ -39,6 +40,10 @@ from migrate_logs import (
     upgraded,
     user,
 )
+from test_vectors import use_kernel
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 Json = dict[str, Any]
 
@@ -60,6 +65,27 @@ def refusal(version: int, *events: Json, **header: Any) -> MigrationRefusedError
     with pytest.raises(MigrationRefusedError) as caught:
         upgraded(version, *events, **header)
     return caught.value
+
+
+def test_upgrade_keeps_to_the_depth_its_caller_set(
+    kernel: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 intro: no nesting limit is defined; both forms of the result take what the log does."""
+    use_kernel(monkeypatch, kernel)
+    deep = b'{"config":{},"tools":[{"parameters":%b}]}' % (b"[" * 1500 + b"]" * 1500)
+    request = {
+        "type": "request/header",
+        "data": {"header": "deep", "reason": "initial"},
+    }
+    events = numbered(turn("start"), step("start"), request)
+    text = text_of(header_of(3), events).replace(b'"deep"', deep)
+    with dsh.open(text, max_depth=2000) as log:
+        assert len(list(upgrade(log, children=()))) == 3
+        with log.upgraded() as made:
+            assert deep in made[2].raw
+    with dsh.open(text) as log, pytest.raises(LimitExceededError) as caught:
+        log.upgraded()
+    assert caught.value.args[-2:] == ("max_depth", 1024)
 
 
 # --- edge 0 to 1 (§4) ---

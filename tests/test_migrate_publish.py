@@ -29,8 +29,10 @@ from migrate_logs import (
     header_of,
     numbered,
     step,
+    system,
     text_of,
     turn,
+    user,
     v0_text,
     write_session,
 )
@@ -290,6 +292,103 @@ def test_child_is_judged_with_the_types_of_its_generation(
 ) -> None:
     """50 §8.6: types of generation 3 are known there; §8.4 judges the catalog, too."""
     write_session(tmp_path, "kid", child_text("kid", descriptor(), *rows), 3)
+    found = ChildIndex.of(tmp_path).evidence("s0")
+    assert [child.descriptor_count for child in found] == [count]
+
+
+def asked(*, started: bool = True) -> tuple[Any, ...]:
+    """Give a step with a tool call that waits for its result, at seq 5 or 4."""
+    call = {"type": "tool-call", "id": "c", "name": "f", "arguments": "{}"}
+    message = answer("x", stream=[])
+    message["data"]["message"]["content"] = [call]
+    data = {"turn": 1, "step": 1, "callId": "c", "name": "f", "arguments": "{}"}
+    begun = ({"type": "tool/call", "data": data},) if started else ()
+    return turn("start"), step("start"), system(), message, *begun
+
+
+def result(
+    call: str = "c", *, content: Any = None, over: int | None = None, **data: Any
+) -> Any:
+    """Give a result as generation 3 has it; `content` takes the place of its wrapper."""
+    inner = {"type": "tool-result", "toolCallId": call, "isError": True, "content": []}
+    message = {
+        "id": "r",
+        "role": "user",
+        "source": {"kind": "tool", "callId": call},
+        "content": [inner] if content is None else content,
+    }
+    data |= {"turn": 1, "step": 1, "message": message}
+    return {"type": "tool/result", "data": data, **placed(over)}
+
+
+def placed(over: int | None) -> Any:
+    """Give the surface members of an event: at the tail, or in the place of another one."""
+    if over is None:
+        return {"surfaceOp": "append"}
+    op = {"op": "replace", "startSeq": over, "endSeq": over}
+    return {"surfaceOp": op, "sourceEventSeqs": [over]}
+
+
+NOT_STARTED = {"name": "ToolNotStartedError", "code": "TOOL_NOT_STARTED"}
+
+
+def forked_result() -> Any:
+    event = result(error=NOT_STARTED)
+    event["data"]["message"]["id"] = "forked-tool-result-c-4"
+    return event
+
+
+def title(source: Any) -> tuple[Any, ...]:
+    message = user("t")["data"] | {"source": source}
+    data = {"messageSeqs": [3], "messages": [message]}
+    head = (turn("start"), step("start"), system(), user())
+    return *head, {"type": "session/title-llm-request", "data": data}
+
+
+def checkpoint(source: Any) -> tuple[Any, ...]:
+    """Give a message over another one, outside any compaction."""
+    head = (turn("start"), step("start"), system(), user())
+    more = user("v", **placed(3))
+    more["data"]["source"] = source
+    return *head, more
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ((*asked(), result()), 1),
+        ((*asked(), result("d")), 0),
+        ((*asked(), result(content=[])), 1),
+        ((*asked(), result(), result(content=[], over=5)), 1),
+        ((*asked(started=False), result()), 0),
+        ((*asked(started=False), forked_result()), 0),
+        (title({"kind": "plugin", "plugin": "dsh-session-title-llm"}), 1),
+        (title({"kind": "dsh-session-title-llm"}), 0),
+        (checkpoint({"kind": "plugin", "plugin": "compact", "compactionId": "k"}), 0),
+        (checkpoint({"kind": "compact-checkpoint"}), 1),
+        (checkpoint({"kind": "plugin", "plugin": ["compact"]}), 1),
+        (checkpoint({"kind": ""}), 1),
+    ],
+    ids=[
+        "result",
+        "other-call",
+        "no-wrapper",
+        "no-wrapper-over-result",
+        "not-started",
+        "forked",
+        "title",
+        "title-of-producer",
+        "checkpoint",
+        "checkpoint-of-producer",
+        "plugin-that-is-no-string",
+        "empty-kind",
+    ],
+)
+def test_child_is_judged_by_the_lifecycle_alone(
+    tmp_path: Path, rows: tuple[Any, ...], count: int
+) -> None:
+    """50 §8.6: the substitutions it names, and nothing that only edge 3 to 4 refuses (§7)."""
+    write_session(tmp_path, "kid", child_text("kid", *rows, descriptor()), 3)
     found = ChildIndex.of(tmp_path).evidence("s0")
     assert [child.descriptor_count for child in found] == [count]
 

@@ -328,7 +328,15 @@ def test_synthesized_stream() -> None:
             usage=usage,
             source={"replayState": state},
         ),
-        settlement("message", 1, 2, [], content=content[:1], interrupted=True),
+        settlement(
+            "message",
+            1,
+            2,
+            [],
+            content=content[:1],
+            interrupted=True,
+            source={"replayState": state},
+        ),
         settlement("attempt", 1, 3, []),
         end={"kind": "aborted"},
     )
@@ -359,7 +367,8 @@ def test_synthesized_stream() -> None:
         {"type": "finish", "reason": {"kind": "tool-calls"}, "replayState": state},
     ]
     chunks, ended = play(second)
-    assert (ended, chunks[-1].chunk["type"]) == ("cancelled", "block-end")
+    finish = {"type": "finish", "reason": {"kind": "stop"}, "replayState": state}
+    assert (ended, chunks[-1].chunk) == ("cancelled", finish)
     assert (play(third), third.is_synthetic) == (([], "cancelled"), False)
 
 

@@ -302,6 +302,31 @@ def test_admission_passes_what_is_no_object(kernel, value):
     assert kernel.admit(value) is None
 
 
+def test_admission_takes_any_depth(kernel):
+    """Spec 10 intro: no nesting limit is defined; who parses the row sets one."""
+    deep = kernel.parse(b"[" * 3000 + b"]" * 3000, max_depth=3000)
+    tool = {"deferLoading": True, "parameters": deep}
+    header = {"config": {}, "tools": [tool]}
+    request = event(0, "request/header", {"header": header, "reason": deep})
+    kernel.admit(request)
+    size = {"width": 1, "height": 1, "more": deep}
+    picture = {
+        "attachmentId": "a", "mediaType": "image/png", "bytes": 1, "originalDimensions": size, **size,
+    }  # fmt: skip
+    message = {
+        "id": "m", "role": "system", "source": {"kind": "x"},
+        "content": [{"type": "image", "attachment": picture}],
+    }  # fmt: skip
+    prompt = event(0, "system/message", {"turn": 1, "step": 1, "message": message})
+    kernel.admit(prompt)
+    size["width"] = 0
+    tool["deferLoading"] = deep
+    for bad, rule in ((prompt, "D"), (request, "A5")):
+        with pytest.raises(RowError) as caught:
+            kernel.admit(bad)
+        assert caught.value.rule == rule
+
+
 def test_encode_event(kernel):
     """Spec 10 §5.1: key order kept, range form in its place."""
     row = {"sourceEventSeqs": [1, 2, 3], **event(5, data={"b": -0.0, "1": "\ud800"})}

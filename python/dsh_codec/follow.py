@@ -26,10 +26,12 @@ from dsh_codec.errors import (
     RowError,
     SeqGapError,
 )
+from dsh_codec.events import SURFACE_ROLES
 from dsh_codec.find import log_files, select_log
 from dsh_codec.limits import MAX_DEPTH, MAX_FRAME_PLAIN_BYTES, MAX_ROW_BYTES
 from dsh_codec.names import parse_log_filename
 from dsh_codec.row import Event, PackedRow
+from dsh_codec.rules.vocabulary import metadata_fault
 from dsh_codec.source import ZSTD_MAGIC
 from dsh_codec.stream import MEMBERS
 from dsh_codec.values import is_number, is_sint
@@ -55,6 +57,11 @@ _SETTLED_NS: Final = 5_000_000_000
 _HANDED_AT_ONCE: Final = 256
 _SINGLE_HEADER: Final = (
     b'{"type":"session","version":0,"id":"-","createdAt":0,"delegationDepth":0}\n'
+)
+_THIRD_SURFACE: Final = SURFACE_ROLES.keys() - {"developer/message"}
+_THIRD_HEADER: Final = (
+    b'{"type":"session","version":3,"id":"-","createdAt":0,"isSeeded":false,'
+    b'"delegationDepth":0}\n'
 )
 
 
@@ -403,7 +410,7 @@ class Follow:
                     at = yield from self._advance(file, at, head, size)
         finally:
             os.close(file)
-        if at is not None and (found := self._successor()) is not None:
+        if (found := self._successor()) is not None:
             yield at, found
 
     def _successor(self) -> Superseded | None:
@@ -546,7 +553,9 @@ class Follow:
                 kernel.admit(value)
             if generation >= 2:
                 check_envelope(value, seq, _check_sources)
-            elif type(value) is dict and value.get("type") in MEMBERS:
+                if generation == 3:
+                    _check_third(value, seq, limits.max_depth)
+            elif _is_packed(value):
                 row = _packed_row(value, line, seq, position)
                 yield from PackedRow(row, frame, limits.max_depth).events()
                 return
@@ -567,7 +576,7 @@ class Follow:
                     error.rule or "10 §1",
                 ) from None
             raise place.located(offset=position) from None
-        kind = value["type"]
+        kind = value.get("type")
         time: Any = value.get("time")  # From generation 2 on it has been checked.
         row = Row(
             kind if isinstance(kind, str) else None,
@@ -709,17 +718,47 @@ def _moved(error: FrameError, offset: int, number: int) -> FrameError:
     )
 
 
+def _is_packed(value: Any) -> bool:
+    kind = value.get("type") if type(value) is dict else None
+    return type(kind) is str and kind in MEMBERS
+
+
+def _check_third(event: dict[str, Any], seq: int, max_depth: int) -> None:
+    """Check what the decoder of generation 3 adds, by the scanner's own rules. Spec: 50 §3.2."""
+    # The scanner starts at seq 0, so what names earlier events is judged here.
+    judged = event | {"seq": 0}
+    if event["type"] in _THIRD_SURFACE:
+        expanded = event
+        if "sourceEventSeqs" in event:
+            seqs = kernel.decode_seqs(event["sourceEventSeqs"], max_entries=seq)
+            expanded = event | {"sourceEventSeqs": seqs}
+        fault = metadata_fault(expanded, seq)
+        if fault is not None:
+            raise fault
+        judged["surfaceOp"] = "append"
+        judged.pop("sourceEventSeqs", None)
+    elif "sourceEventSeqs" in event:
+        judged["sourceEventSeqs"] = []
+    scanner = kernel.RowScanner(mode="strict", generation=3, max_depth=max_depth)
+    scanner.feed(_THIRD_HEADER)
+    scanner.feed(kernel.dump(judged, max_depth=max_depth) + b"\n")
+
+
 def _packed_row(value: dict[str, Any], line: bytes, seq: int, position: int) -> Row:
     """Check a packed row by the scanner's own rules. Spec: 10 §5.3."""
     first = value.get("seq0")
     if not is_number(first) or first != seq:
         raise _gap(seq, first)
-    # The scanner starts at seq 0, whatever the row's own seq is.
     scanner = kernel.RowScanner(mode="strict", generation=0)
     scanner.feed(_SINGLE_HEADER)
-    rows = scanner.feed(kernel.dump(value | {"seq0": 0}) + b"\n")
-    scanner.feed(b"")
-    kind, _, time, _, _, _, count = rows[0]
+    try:
+        scanner.feed(line + b"\n")
+        scanner.feed(b"")
+    except SeqGapError:
+        # The scanner starts at seq 0, and says so when the row itself is right.
+        pass
+    kind, data = value["type"], value["data"]
+    time, count = int(value["time0"]), len(data[MEMBERS[kind]])
     return Row(kind, seq, time, line, position, seq + 1, count)
 
 

@@ -400,7 +400,7 @@ class ReplayModel:
 
         def timed() -> Iterable[tuple[int, dict[str, Any]]]:
             if is_synthetic and event is not None:
-                return _synthesize(event, with_finish=row["ending"] == "finish")
+                return _synthesize(event)
             return kernel.iter_expand(records)
 
         return ReplayAttempt(
@@ -452,13 +452,11 @@ def _check_row(row: dict[str, Any], path: str | None) -> None:
         raise _corrupt(message, path, row["seq"])
 
 
-def _synthesize(
-    event: Event, *, with_finish: bool
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _synthesize(event: Event) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the chunks of a stream that assembles to a message. Spec: 60 §8.2.
 
-    Choice: a cut stream gets no finish chunk; with one, the loop under test would settle the
-    message before it is cancelled.
+    An interrupted message is no exception: a loop settles when the stream ends, not at its finish
+    chunk (40 §2.2), and that chunk carries the replay state.
     """
     moment = event.time or 0
     data = event.data
@@ -488,8 +486,6 @@ def _synthesize(
     usage = data.get("usage")
     if usage is not None:
         yield moment, {"type": "usage", "usage": usage}
-    if not with_finish:
-        return
     finish: dict[str, Any] = {
         "type": "finish",
         "reason": {"kind": "tool-calls" if has_call else "stop"},

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsh_codec.errors import DshCodecError, MigrationRefusedError, UnsupportedError
-from dsh_codec.events import SURFACE_ROLES, is_object, quote
-from dsh_codec.migrate.refusal import EdgeRefusalError
-from dsh_codec.migrate.v3_v4 import V3_TYPES, lift_result, rewrite_sources
+from dsh_codec.events import SURFACE_ROLES, is_array, is_object, quote
+from dsh_codec.migrate.v3_v4 import V3_TYPES
 from dsh_codec.rules.relationships import RelationshipMachine
 
 if TYPE_CHECKING:
@@ -19,6 +18,12 @@ __all__ = ["AcceptanceV3"]
 
 _FORKED = "forked-tool-result-"
 
+_PRODUCERS = {
+    "compact": "compact-checkpoint",
+    "dsh-session-title-llm": "dsh-session-title-llm",
+}
+"""Plugins that a rule names, and their kinds in generation 4."""
+
 _SURFACE_MEMBERS = frozenset(("surfaceOp", "sourceEventSeqs"))
 
 _ALONE = ("R3", "R4")
@@ -28,8 +33,9 @@ _ALONE = ("R3", "R4")
 class AcceptanceV3:
     """The rules of 50 §8.4 over events of generation 3, as a state machine.
 
-    The machine of generation 4 judges each event as it would look there: results without their
-    wrapper, producers for plugins. Only its rules of that section count.
+    The machine of generation 4 judges each event in its terms: the call of a result's source,
+    what its wrapper holds, producers for plugins. Only its rules of that section count; what only
+    the edge to generation 4 refuses is no fault here.
     """
 
     def __init__(self, header_fields: Mapping[str, Any]) -> None:
@@ -76,20 +82,46 @@ class AcceptanceV3:
 
 
 def _as_v4(event: JsonObject) -> JsonObject:
+    """Return an event as generation 4 spells what the rules look at, sound or not."""
     kind, data = event["type"], event["data"]
-    try:
-        data = rewrite_sources(kind, data)
-        if kind == "tool/result":
-            data = _without_forks(lift_result(data))
-    except EdgeRefusalError as refusal:
-        message = f"{kind}: {refusal.member} {refusal.message}"
-        raise MigrationRefusedError(message, rule=refusal.rule) from None
+    if not is_object(data):
+        return event
+    if kind == "tool/result":
+        data = data | {"message": _unwrapped(data.get("message"))}
+    elif kind == "user/message":
+        data = _with_producer(data)
+    elif kind == "session/title-llm-request" and is_array(data.get("messages")):
+        data = data | {"messages": list(map(_with_producer, data["messages"]))}
     return event if data is event["data"] else event | {"data": data}
 
 
-def _without_forks(data: Any) -> Any:
-    """Return a result whose id cannot be taken for one that only generation 4 knows."""
-    message = data.get("message") if is_object(data) else None
-    if not is_object(message) or not str(message.get("id")).startswith(_FORKED):
-        return data
-    return data | {"message": message | {"id": f"v3:{message['id']}"}}
+def _unwrapped(message: Any) -> Any:
+    """Return the message of a result with the call of its source and what its wrapper holds."""
+    if not is_object(message):
+        return message
+    source, content = message.get("source"), message.get("content")
+    wrapper = content[0] if is_array(content) and content else None
+    if not is_object(wrapper):
+        wrapper = {}
+    result = message | {
+        "toolCallId": source.get("callId") if is_object(source) else None,
+        "isError": wrapper.get("isError"),
+        "content": wrapper.get("content"),
+    }
+    if str(message.get("id")).startswith(_FORKED):
+        # Only generation 4 knows results of forks.
+        result["id"] = f"v3:{message['id']}"
+    return result
+
+
+def _with_producer(message: Any) -> Any:
+    """Return a message with the producer's kind, where a plugin has one that a rule names."""
+    source = message.get("source") if is_object(message) else None
+    if not is_object(source):
+        return message
+    plugin = source.get("plugin") if source.get("kind") == "plugin" else None
+    kind = _PRODUCERS.get(plugin) if type(plugin) is str else None
+    if kind is None and source.get("kind") in _PRODUCERS.values():
+        # That kind is not one of generation 3.
+        kind = f"v3:{source['kind']}"
+    return message if kind is None else message | {"source": source | {"kind": kind}}

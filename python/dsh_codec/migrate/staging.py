@@ -20,6 +20,7 @@ from dsh_codec._backend import kernel
 from dsh_codec._types import StreamText
 from dsh_codec.durable import OsFileSystem, make_directories
 from dsh_codec.events import SURFACE_ROLES
+from dsh_codec.limits import MAX_DEPTH
 from dsh_codec.names import log_filename
 
 if TYPE_CHECKING:
@@ -68,28 +69,34 @@ def staging_folder(parent: Path, *, is_dry: bool) -> Generator[Path]:
     yield parent
 
 
-def encode_row(event: JsonObject) -> bytes:
-    """Return the row of an event, its line feed included. Spec: 10 §5.1."""
+def encode_row(event: JsonObject, *, max_depth: int = MAX_DEPTH) -> bytes:
+    """Return the row of an event, its line feed included. Spec: 10 §5.1.
+
+    Args:
+        event: Logical event of generation 4; its stream may be a `StreamText`.
+        max_depth: Nested arrays and objects that are allowed.
+    """
     seqs = event.get("sourceEventSeqs")
     # An opaque event of generation 3 may hold anything there.
     if type(seqs) is list and event["type"] in SURFACE_ROLES:
         event = event | {"sourceEventSeqs": kernel.encode_seqs(seqs)}
     data = event["data"]
     if isinstance(data, dict) and isinstance(data.get("stream"), StreamText):
-        return _encode_settlement(event, data)
-    return kernel.dump(event) + b"\n"
+        return _encode_settlement(event, data, max_depth)
+    return kernel.dump(event, max_depth=max_depth) + b"\n"
 
 
-def _encode_settlement(event: JsonObject, data: JsonObject) -> bytes:
+def _encode_settlement(event: JsonObject, data: JsonObject, max_depth: int) -> bytes:
     """Return the row of an event whose stream is text already."""
     if list(data)[-1] != "stream":
-        return kernel.dump(with_values(event)) + b"\n"
+        return kernel.dump(with_values(event), max_depth=max_depth) + b"\n"
     # The stream is the last member of the payload, so its text has one place only.
-    shell = kernel.dump(data | {"stream": None}).removesuffix(b"null}")
+    shell = kernel.dump(data | {"stream": None}, max_depth=max_depth)
+    shell = shell.removesuffix(b"null}")
     names = list(event)
     place = names.index("data")
     before, behind = (
-        kernel.dump({name: event[name] for name in part})[1:-1]
+        kernel.dump({name: event[name] for name in part}, max_depth=max_depth)[1:-1]
         for part in (names[:place], names[place + 1 :])
     )
     middle = b'"data":%b%b}' % (shell, data["stream"].text)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from dsh_codec._types import Header
-    from dsh_codec.log import Log
+    from dsh_codec.log import Limits, Log
     from dsh_codec.migrate.children import ChildEvidence
     from dsh_codec.migrate.edge import JsonObject
     from dsh_codec.source import Source
@@ -68,8 +68,12 @@ class Upgrade:
             self.inherited_event_count = self._source_cut()
             return
         acceptance = Acceptance(self.header_fields)
+        max_depth = self._log.limits.max_depth
         for made in self._events():
-            value = _event_of(made) if isinstance(made, bytes) else with_values(made)
+            if isinstance(made, bytes):
+                value = _event_of(made, max_depth)
+            else:
+                value = with_values(made)
             acceptance.feed(value)
             yield value
         assert self.inherited_event_count is not None  # noqa: S101 - a pass that ends sets it
@@ -88,8 +92,12 @@ class Upgrade:
         Raises:
             MigrationRefusedError, DshCodecError, OSError: As for iterating.
         """
+        max_depth = self._log.limits.max_depth
         for made in self._events():
-            yield made if isinstance(made, bytes) else encode_row(made)
+            if isinstance(made, bytes):
+                yield made
+            else:
+                yield encode_row(made, max_depth=max_depth)
 
     def _events(self) -> Iterator[JsonObject | bytes]:
         """Yield the events, or their rows; the stream of an event may be a `StreamText`."""
@@ -110,9 +118,9 @@ class Upgrade:
         return self._log.result.scan.inherited_event_count
 
 
-def _event_of(row: bytes) -> JsonObject:
+def _event_of(row: bytes, max_depth: int) -> JsonObject:
     """Return the event of a row of generation 4."""
-    event: JsonObject = kernel.parse(row)
+    event: JsonObject = kernel.parse(row, max_depth=max_depth)
     if "sourceEventSeqs" in event:
         seqs = event["sourceEventSeqs"]
         event["sourceEventSeqs"] = kernel.decode_seqs(seqs, max_entries=event["seq"])
@@ -164,7 +172,7 @@ def spool_upgrade(log: Log, children: Iterable[ChildEvidence]) -> tuple[Source, 
         rows.write(header)
         for row in result.rows():
             rows.write(row)
-        if not _is_sound(rows, result.inherited_event_count):
+        if not _is_sound(rows, result.inherited_event_count, log.limits):
             # The reason is that of the first rule that acceptance finds broken, if one is.
             for _ in result:
                 pass
@@ -174,20 +182,24 @@ def spool_upgrade(log: Log, children: Iterable[ChildEvidence]) -> tuple[Source, 
         raise
 
 
-def _is_sound(text: IO[bytes], cut: int | None) -> bool:
+def _is_sound(text: IO[bytes], cut: int | None, limits: Limits) -> bool:
     """Whether a log in a temporary file keeps every rule of 50 §8.1 to §8.4."""
     size = text.tell()
     text.seek(0)
     if size <= SPOOL_BYTES:
-        return _is_sound_text(text.read(), cut)
+        return _is_sound_text(text.read(), cut, limits)
     with mmap.mmap(text.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _is_sound_text(data, cut)
+        return _is_sound_text(data, cut, limits)
 
 
-def _is_sound_text(data: Buffer, cut: int | None) -> bool:
+def _is_sound_text(data: Buffer, cut: int | None, limits: Limits) -> bool:
     try:
         found = kernel.check_bytes(
-            data, mode="strict", level="read", generation=CURRENT_VERSION
+            data,
+            mode="strict",
+            level="read",
+            generation=CURRENT_VERSION,
+            max_depth=limits.max_depth,
         )
     except DshCodecError:
         return False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dsh_codec._types import CommonRow
     from dsh_codec.migrate.edge import Emit, JsonObject, Run
 
-__all__ = ["V3_TYPES", "EdgeV3", "lift_result", "producer_kind", "rewrite_sources"]
+__all__ = ["V3_TYPES", "EdgeV3"]
 
 V3_TYPES: Final = KNOWN_TYPES - {
     "developer/message",
@@ -179,9 +179,9 @@ class EdgeV3:
             event = self._remap(event, kind) | {"seq": target}
         data = event["data"]
         try:
-            data = rewrite_sources(kind, data)
+            data = _rewrite_sources(kind, data)
             if kind == "tool/result":
-                data = lift_result(data)
+                data = _lift_result(data)
             data = _namespace(kind, data)
         except EdgeRefusalError as refusal:
             pass_on(refusal, "data")
@@ -379,7 +379,7 @@ def _changed(
         pass_on(refusal, place)
 
 
-def rewrite_sources(kind: str, data: Any) -> Any:
+def _rewrite_sources(kind: str, data: Any) -> Any:
     """Return the payload with every message named after its producer. Spec: 50 §7.4."""
     return _change_messages(kind, data, _rewrite_source, SOURCES)
 
@@ -397,11 +397,11 @@ def _rewrite_source(message: JsonObject) -> JsonObject:
     if type(plugin) is not str:
         refuse(SOURCES, "has to be a string", "source.plugin")
     kept = {name: value for name, value in source.items() if name != "plugin"}
-    kept["kind"] = producer_kind(plugin, message.get("role"))
+    kept["kind"] = _producer_kind(plugin, message.get("role"))
     return message | {"source": kept}
 
 
-def producer_kind(plugin: str, role: Any) -> str:
+def _producer_kind(plugin: str, role: Any) -> str:
     """Return the source kind that a plugin's messages have in generation 4. Spec: 50 §7.4."""
     if plugin == _SYSTEM_PROMPT:
         return "system-prompt" if role == "system" else "runtime-context"
@@ -410,7 +410,7 @@ def producer_kind(plugin: str, role: Any) -> str:
     return _PRODUCERS.get(plugin, f"plugin:{plugin}")
 
 
-def lift_result(data: Any) -> Any:
+def _lift_result(data: Any) -> Any:
     """Return the payload of a tool result with its wrapper made the message. Spec: 50 §7.5."""
     message = data.get("message") if is_object(data) else None
     if not is_object(message) or message.get("role") != "user":

@@ -21,7 +21,7 @@ use crate::errors::KernelResult;
 use crate::json::parse_bytes;
 use crate::object::{KeyCache, with_scratch};
 use crate::pystring;
-use crate::write::{Spelling, write_value};
+use crate::write::{Spelling, ValueWriter, write_value};
 
 /// Seqs that the free-standing decoder gives back at most; its own limit is 2^53.
 const MAX_DECODED_SEQS: u64 = 16_777_216;
@@ -110,11 +110,16 @@ pub(crate) fn with_node<R>(
     let max_depth = Limits::default().max_depth as usize;
     let mut text = Vec::with_capacity(256);
     write_value(value, max_depth, Spelling::Exact, &mut text)?;
-    let mut tape = Tape::new();
+    f(read_back(&text, &mut Tape::new())?)
+}
+
+/// Reads what a writer has written.
+fn read_back<'a>(text: &'a [u8], tape: &'a mut Tape) -> KernelResult<Node<'a>> {
+    // The writer has kept to its depth.
     let node = tape
-        .read_text(&text, max_depth)
+        .read_text(text, usize::MAX)
         .map_err(|_| Error::new(ErrorKind::Row, "the value is larger than 4 GiB"))?;
-    f(node)
+    Ok(node)
 }
 
 pub(crate) fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bound<'py, PyAny>> {
@@ -224,7 +229,11 @@ pub(crate) fn admit(event: &Bound<'_, PyAny>) -> KernelResult<()> {
     if core::Admission::of(&text) == core::Admission::Never {
         return Ok(());
     }
-    with_node(event, |node| Ok(core::admit_event(node)?))
+    // How deep the event nests is its reader's affair.
+    let mut row = Vec::with_capacity(256);
+    ValueWriter::cut_at(core::Admission::DEPTH).write(event.clone(), &mut row)?;
+    let mut tape = Tape::new();
+    Ok(core::admit_event(read_back(&row, &mut tape)?)?)
 }
 
 /// Write one logical event as a row of generation 4. See the stub.

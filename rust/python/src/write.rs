@@ -56,6 +56,8 @@ struct Notes<'py> {
 /// Writer of any number of values.
 pub(crate) struct ValueWriter<'py> {
     max_depth: usize,
+    /// Whether what nests deeper is written as if it were empty, and not refused.
+    cuts: bool,
     outer: usize,
     /// Whether a member of an event's data may be a packer.
     takes_packers: bool,
@@ -70,6 +72,7 @@ impl<'py> ValueWriter<'py> {
     pub(crate) fn new(max_depth: usize, outer: usize, spelling: Spelling) -> Self {
         Self {
             max_depth,
+            cuts: false,
             outer,
             takes_packers: false,
             open: Vec::new(),
@@ -87,6 +90,14 @@ impl<'py> ValueWriter<'py> {
         Self {
             takes_packers: true,
             ..Self::new(max_depth, outer, spelling)
+        }
+    }
+
+    /// A writer for who looks no deeper than `depth`: the arrays and objects there are written empty.
+    pub(crate) fn cut_at(depth: usize) -> Self {
+        Self {
+            cuts: true,
+            ..Self::new(depth, 0, Spelling::Exact)
         }
     }
 
@@ -134,6 +145,11 @@ impl<'py> ValueWriter<'py> {
 
     fn enter(&mut self, value: Bound<'py, PyAny>, out: &mut Vec<u8>) -> KernelResult<()> {
         if self.outer + self.open.len() >= self.max_depth {
+            if self.cuts {
+                let is_object = value.is_instance_of::<PyDict>();
+                out.extend_from_slice(if is_object { b"{}" } else { b"[]" });
+                return Ok(());
+            }
             return Err(too_deep(self.max_depth, None).into());
         }
         let value = match value.cast_into::<PyDict>() {

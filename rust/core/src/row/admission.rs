@@ -68,6 +68,10 @@ pub enum Admission {
 }
 
 impl Admission {
+    /// How deep the rules look, in arrays and objects: an event, its `data`, `message`, `content`, a block, its
+    /// `attachment`, and the `originalDimensions` of that.
+    pub const DEPTH: usize = 7;
+
     /// What row admission does with rows of a type.
     pub fn of(event_type: &[u8]) -> Self {
         match event_type {
