@@ -1,9 +1,6 @@
 //! Digests of a log and of its assembled form, side by side. Spec 60 §6.4.
 
-use std::fmt::Write as _;
-
-use sha2::{Digest as _, Sha256};
-
+use super::sha256::{Sha256, update_both};
 use crate::error::Result;
 use crate::json::number::write_integer;
 use crate::json::{CanonicalSink, Node, write_canonical};
@@ -42,61 +39,10 @@ struct Spelling {
     is_respelled: bool,
 }
 
-/// Bytes that SHA-256 takes at a time.
-const BLOCK: usize = 64;
-
-/// A digest of which is known how much of a block it holds.
-#[derive(Default)]
-struct Hash {
-    sha256: Sha256,
-    held_bytes: usize,
-}
-
-impl Hash {
-    fn update(&mut self, bytes: &[u8]) {
-        self.sha256.update(bytes);
-        self.held_bytes = (self.held_bytes + bytes.len()) % BLOCK;
-    }
-
-    /// Takes what fills the block that was begun, and returns the rest.
-    fn fill<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
-        let missing = (BLOCK - self.held_bytes) % BLOCK;
-        let (head, rest) = bytes.split_at_checked(missing).unwrap_or((bytes, &[]));
-        self.update(head);
-        rest
-    }
-
-    fn spell(&self) -> String {
-        let mut text = "sha256:".to_owned();
-        for byte in self.sha256.clone().finalize() {
-            // Writing to a string does not fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
-    }
-}
-
-/// Adds the same bytes to two digests. One block of each in turn: a processor waits for each step of a block, and takes
-/// steps of the other digest meanwhile; `bench_split_and_join` shows it.
-fn update_both(left: &mut Hash, right: &mut Hash, bytes: &[u8]) {
-    let mut rests = (left.fill(bytes), right.fill(bytes));
-    while let (Some((of_left, left_rest)), Some((of_right, right_rest))) = (
-        rests.0.split_first_chunk::<BLOCK>(),
-        rests.1.split_first_chunk::<BLOCK>(),
-    ) {
-        // Whole blocks: what is held stays as it is.
-        left.sha256.update(of_left);
-        right.sha256.update(of_right);
-        rests = (left_rest, right_rest);
-    }
-    left.update(rests.0);
-    right.update(rests.1);
-}
-
 /// Both digests so far.
 pub(super) struct Digests {
-    full: Hash,
-    assembled: Hash,
+    full: Sha256,
+    assembled: Sha256,
     /// Text that both have still to take; only `full` while a stream is written.
     text: Vec<u8>,
     is_stream: bool,
@@ -106,8 +52,8 @@ pub(super) struct Digests {
 impl Digests {
     pub(super) fn new() -> Self {
         Self {
-            full: Hash::default(),
-            assembled: Hash::default(),
+            full: Sha256::default(),
+            assembled: Sha256::default(),
             text: Vec::new(),
             is_stream: false,
             spelling: Spelling::default(),
@@ -174,7 +120,8 @@ impl Digests {
     /// The digests of the full and of the assembled log.
     pub(super) fn finish(&mut self) -> (String, String) {
         self.flush();
-        (self.full.spell(), self.assembled.spell())
+        let spell = |digest: &Sha256| format!("sha256:{}", digest.spell());
+        (spell(&self.full), spell(&self.assembled))
     }
 }
 
@@ -265,30 +212,5 @@ impl CanonicalSink for RowSink<'_, '_> {
             return true;
         }
         false
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn two_digests_are_those_that_each_would_be_alone() {
-        let text: Vec<u8> = (0..1000u32).map(|i| (i * 31 % 251) as u8).collect();
-        for ahead in [0, 1, 63, 64, 65, 127, 200] {
-            for len in (0..200).chain([255, 256, 257, 600]) {
-                let (mut left, mut right) = (Hash::default(), Hash::default());
-                left.update(&text[..ahead]);
-                update_both(&mut left, &mut right, &text[..len]);
-                update_both(&mut left, &mut right, &text[len..]);
-                let expected = |parts: [&[u8]; 2]| {
-                    let mut hash = Hash::default();
-                    hash.sha256.update(parts.concat());
-                    hash.spell()
-                };
-                assert_eq!(left.spell(), expected([&text[..ahead], &text]), "{ahead} {len}");
-                assert_eq!(right.spell(), expected([&[], &text]), "{ahead} {len}");
-            }
-        }
     }
 }

@@ -4,6 +4,7 @@
 mod attempt;
 mod digest;
 mod join;
+mod sha256;
 mod split;
 
 pub use attempt::Causes;
