@@ -1,4 +1,4 @@
-//! Classification of blocks of bytes into bit masks: the one module with `unsafe`, behind a safe door.
+//! Classification of blocks of bytes into bit masks: the module with `unsafe`, behind a safe door.
 //!
 //! A [`Task`] is generic over [`Blocks`]; [`dispatch`] runs it with the widest instructions that the processor has.
 //! Bit *i* of a mask speaks about byte *i* of the block. The benchmark `bench_check` shows what it pays.
