@@ -187,8 +187,8 @@ impl ColumnsBuilder {
         }
     }
 
-    /// No attempts yet, the same is kept, and there is room for as much as `other` holds, up to a few megabytes: columns that are taken piece by
-    /// piece do not grow from nothing each time.
+    /// No attempts yet, the same is kept, and there is room for as much as `other` holds, up to a few megabytes: columns
+    /// that are taken piece by piece do not grow from nothing each time.
     #[must_use]
     pub fn with_room_of(other: &Self) -> Self {
         const MOST: usize = 1 << 18;
