@@ -59,7 +59,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 def child(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "dsh_codec.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "dsh_codec", *map(str, arguments)]
     return subprocess.Popen(  # noqa: S603 - our own command line
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
     )
@@ -366,7 +366,7 @@ def on_terminal(*command: str, **more: Any) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_terminal_gets_colours_and_tables() -> None:
-    command = (sys.executable, "-m", "dsh_codec.cli")
+    command = (sys.executable, "-m", "dsh_codec")
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
     code, shown = on_terminal(*command, "check", str(DEMO / "v4"), env=environment)
     assert code == 0
@@ -400,7 +400,7 @@ def test_progress_is_for_whoever_looks_at_the_errors(
     arguments = [*arguments, str(tmp_path / "root")]
     expected = run(*arguments)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "dsh_codec.cli", *arguments]
+    command = [sys.executable, "-m", "dsh_codec", *arguments]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
     with out.open("wb") as file:
         code, shown = on_terminal(*command, stdout=file, env=environment)
@@ -518,7 +518,7 @@ def test_messages_that_cannot_be_written_change_no_exit_code(
             flags = os.O_WRONLY if place == "/dev/full" else os.O_RDONLY
             errors = os.open(place if place == "/dev/full" else os.devnull, flags)
         found = subprocess.run(  # noqa: S603 - this interpreter
-            [sys.executable, "-m", "dsh_codec.cli", *command],
+            [sys.executable, "-m", "dsh_codec", *command],
             stdout=subprocess.PIPE,
             stderr=errors,
             check=False,
@@ -536,7 +536,7 @@ def test_standard_streams_may_be_closed(
     code = (
         "import os, sys\n"
         f"for number in {closed}: os.close(number)\n"
-        "os.execv(sys.executable, [sys.executable, '-m', 'dsh_codec.cli', *sys.argv[1:]])"
+        "os.execv(sys.executable, [sys.executable, '-m', 'dsh_codec', *sys.argv[1:]])"
     )
     (tmp_path / "bad").write_bytes(HEADER[:5])
     for command, expected in (

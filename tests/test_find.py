@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ import dsh_codec as dsh
 from dsh_codec.check import check_many
 from dsh_codec.find import log_files, select_log
 from small_logs import DEMO, HEADER, HEADER_V0, PLAIN, ZSTD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 
 def header(name: str, **members: str) -> bytes:
@@ -179,6 +183,17 @@ def test_pipe_under_a_root_is_not_waited_for(tmp_path: Path) -> None:
     found = dsh.calls(tmp_path)
     assert list(found) == []
     assert [str(each.error) for each in found.errors] == [str(session.error)]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+@pytest.mark.parametrize("ask", [dsh.find, dsh.calls, dsh.timing])
+def test_pipe_as_a_root_is_refused_unread(
+    tmp_path: Path, ask: Callable[[Path], Iterable[object]]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(dsh.LayoutError, match="a pipe can be read only once"):
+        list(ask(pipe))
 
 
 def test_link_to_itself_does_not_hide_its_neighbours(tmp_path: Path) -> None:

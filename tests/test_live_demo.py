@@ -228,7 +228,7 @@ def test_command_finds_a_log_in_its_place(
 
 
 def test_command_whose_reader_goes_away_ends_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dsh_codec.cli", "live-demo", "--speed", "0.5"]
+    command = [sys.executable, "-m", "dsh_codec", "live-demo", "--speed", "0.5"]
     process = subprocess.Popen(  # noqa: S603 - our own command line
         command,
         stdout=subprocess.PIPE,
@@ -253,7 +253,7 @@ def on_terminal(*arguments: str, interrupt: bool = False) -> tuple[int, str]:
     """Run the command in a terminal; return its exit code and all that it wrote."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(  # noqa: S603 - our own command line
-        [sys.executable, "-m", "dsh_codec.cli", "live-demo", *arguments],
+        [sys.executable, "-m", "dsh_codec", "live-demo", *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

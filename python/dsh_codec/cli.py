@@ -88,7 +88,3 @@ def _drop_unwritten_errors() -> None:
     except OSError:
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no path of anybody
             os.dup2(nowhere.fileno(), sys.stderr.fileno())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

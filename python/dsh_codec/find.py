@@ -154,6 +154,7 @@ def find(
         that cannot be read is an entry with its `error`; it never stops the listing.
 
     Raises:
+        LayoutError: The root is a pipe or a device.
         OSError: The root itself cannot be read.
 
     Note:
@@ -196,6 +197,7 @@ def read_entry(session: Session) -> Session:
 def _each_session(finder: _Finder, root: str | os.PathLike[str]) -> Iterator[Session]:
     path = os.fspath(root)
     if not Path(path).is_dir():
+        _require_no_pipe(path)
         open_source(path).close()  # A root that is not there is the caller's mistake.
         yield finder.inspect(path, None, (), ())
         return
@@ -265,6 +267,20 @@ def lineage_of(header: Header) -> Lineage:
 
 
 @lru_cache(maxsize=256)
+def _require_no_pipe(path: str) -> None:
+    """Refuse what cannot be read a second time, as those who list sessions do."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return  # Opening it says what is wrong.
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        message = (
+            "sessions are looked for in directories and files; a pipe can be read only once: "
+            "write it to a file, or give it to `check` or `open`"
+        )
+        raise LayoutError(message, path)
+
+
 def _parse_name(name: str) -> tuple[int, Compression] | None:
     compressions: tuple[Compression, ...] = ("none", "zstd")
     for compression in compressions:
