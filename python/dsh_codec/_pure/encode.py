@@ -8,6 +8,7 @@ from dsh_codec._pure.admission import admit
 from dsh_codec._pure.buffer import bytes_of
 from dsh_codec._pure.event import EVENT_RULE, decode_event
 from dsh_codec._pure.json import dump, parse
+from dsh_codec._pure.plain import takes_subclasses
 from dsh_codec._pure.quote import quote
 from dsh_codec._pure.row import encode_event
 from dsh_codec._pure.seqs import check_seqs, encode_seqs, respell_seqs
@@ -44,19 +45,28 @@ def encode_events(
     rows: list[bytes] = []
     has_marker = False
     for number, event in enumerate(events, seq):
-        check_envelope(event, number, _check_sources)
-        event = _unpacked(event)
-        try:
-            row = encode_event(event) + b"\n"
-        except DshCodecError as error:
-            raise error.located(seq=number) from None
-        # After the encoding, which refuses a value that contains itself.
-        _require_lossless(event, number)
-        _check_row_bytes(row, number, max_row_bytes)
+        row, is_marker = _encoded(event, number, max_row_bytes)
         rows.append(row)
-        if event["type"] == "session/end-seed":
-            has_marker = has_marker or event["data"].get("inherited") is True
+        has_marker = has_marker or is_marker
     return EncodedRows(b"".join(rows), len(rows), has_marker)
+
+
+@takes_subclasses
+def _encoded(
+    event: Mapping[str, Any], number: int, max_row_bytes: int
+) -> tuple[bytes, bool]:
+    """Return a row, and whether it is an inherited marker."""
+    check_envelope(event, number, _check_sources)
+    event = _unpacked(event)
+    try:
+        row = encode_event(event) + b"\n"
+    except DshCodecError as error:
+        raise error.located(seq=number) from None
+    # After the encoding, which refuses a value that contains itself.
+    _require_lossless(event, number)
+    _check_row_bytes(row, number, max_row_bytes)
+    is_marker = event["type"] == "session/end-seed" and event["data"].get("inherited")
+    return row, is_marker is True
 
 
 def encode_rows(

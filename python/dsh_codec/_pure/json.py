@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dsh_codec._pure.buffer import bytes_of
+from dsh_codec._pure.plain import takes_subclasses
 from dsh_codec._pure.quote import quote
 from dsh_codec.errors import JsonSyntaxError, LimitExceededError
 from dsh_codec.values import fuse, is_negative_zero
@@ -291,6 +292,7 @@ _LONE_HALF: Final = re.compile("[\ud800-\udfff]")
 _encode_string: Final = json.encoder.encode_basestring
 
 
+@takes_subclasses
 def dump(value: Any, /, *, max_depth: int = 1024) -> bytes:
     """Write a value as compact JSON. See `_kernel.pyi`."""
     return write(value, _ordered_keys, max_depth=max_depth)

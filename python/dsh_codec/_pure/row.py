@@ -18,8 +18,9 @@ from dsh_codec._pure.event import (
 )
 from dsh_codec._pure.header import SEEDS_IN_HEADER, check_generation, read_header_row
 from dsh_codec._pure.json import dump, parse
+from dsh_codec._pure.plain import takes_subclasses
 from dsh_codec._pure.quote import MISSING, quote
-from dsh_codec._pure.seqs import RULE as SEQS_RULE, encode_seqs
+from dsh_codec._pure.seqs import encode_seqs
 from dsh_codec._pure.stream import check_record
 from dsh_codec._types import Header, Mode, Row, RowIssue, ScanResult, StreamFault
 from dsh_codec.errors import (
@@ -48,20 +49,17 @@ _NO_HEADER: Final = (None, 1, 0, None, None, "10 §3")
 _SETTLEMENTS: Final = ("assistant/message", "assistant/attempt")
 
 
+@takes_subclasses
 def encode_event(event: Mapping[str, Any], /) -> bytes:
     """Write one logical event as a row of generation 4. See `_kernel.pyi`."""
     admit(event)
     if type(event) is not dict:
         message = f"an event has to be an object, not {quote(event)}"
-        raise RowError(message)
+        raise RowError(message, *(None,) * 5, EVENT_RULE)
     if "sourceEventSeqs" not in event:
         return dump(event)
-    sources = event["sourceEventSeqs"]
-    if type(sources) is not list and type(sources) is not tuple:
-        message = f"sourceEventSeqs has to be an array, not {quote(sources)}"
-        raise RowError(message, None, None, None, None, None, SEQS_RULE)
     # The range form takes the place of the list in the order of keys.
-    return dump(event | {"sourceEventSeqs": encode_seqs(sources)})
+    return dump(event | {"sourceEventSeqs": encode_seqs(event["sourceEventSeqs"])})
 
 
 def check_mode(mode: Mode) -> None:

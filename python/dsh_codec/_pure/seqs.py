@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
+from dsh_codec._pure.plain import takes_subclasses
 from dsh_codec._pure.quote import quote
 from dsh_codec.errors import LimitExceededError, RowError, StreamError
 from dsh_codec.limits import MAX_SAFE_INTEGER
@@ -27,12 +28,14 @@ SHORTEST_RANGE: Final = 3
 
 def encode_seqs(values: Sequence[int], /) -> list[Any]:
     """Return the range form of `sourceEventSeqs`. See `_kernel.pyi`."""
+    if not isinstance(values, list | tuple):
+        _refuse(f"sourceEventSeqs has to be an array, not {quote(values)}")
     listed = list(values)
     if not all(map(is_count, listed)):
         return listed
     seqs = [int(value) for value in listed]
     if any(later <= earlier for earlier, later in pairwise(seqs)):
-        return listed
+        return seqs
     encoded: list[Any] = []
     start = 0
     for end in range(1, len(seqs) + 1):
@@ -44,6 +47,7 @@ def encode_seqs(values: Sequence[int], /) -> list[Any]:
     return encoded
 
 
+@takes_subclasses
 def decode_seqs(
     value: Any,
     /,

@@ -1,0 +1,90 @@
+"""Values of subclasses of JSON's types, which the writers take as what they derive from."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+from dsh_codec.errors import DshCodecError
+from dsh_codec.limits import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SCALARS: Final[dict[type, Callable[[Any], Any]]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+}
+"""For each type with subclasses, what gives the value without any method of the subclass."""
+
+
+def takes_subclasses(
+    write: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate[Any, P], R]:
+    """Decorate what takes a value of the exact types, so that it takes subclasses, too.
+
+    Only what was refused is looked at again: most values are of the exact types.
+    """
+
+    @wraps(write)
+    def written(value: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return write(value, *args, **kwargs)
+        except (TypeError, DshCodecError):
+            plainer = plain(value)
+            if plainer is value:
+                raise
+            return write(plainer, *args, **kwargs)
+
+    return written
+
+
+def plain(value: Any) -> Any:
+    """Return a copy of a value that consists of the exact types; tuples become lists.
+
+    Returns:
+        The value itself if no part of it has to be changed, or if it is nested deeper than any
+        writer takes it. What is no JSON value is kept as it is.
+    """
+    result: list[Any] = []
+    pending: list[tuple[Iterator[tuple[Any, Any]], Any]] = [
+        (iter([(None, value)]), result)
+    ]
+    is_changed = False
+    while pending:
+        members, target = pending[-1]
+        for key, item in members:
+            copied, inner = _copied(item)
+            is_changed = is_changed or type(copied) is not type(item)
+            if type(target) is list:
+                target.append(copied)
+            else:
+                name = str.__str__(key) if isinstance(key, str) else key
+                is_changed = is_changed or type(key) is not type(name)
+                target[name] = copied
+            if inner is not None:
+                if len(pending) > MAX_DEPTH:
+                    return value
+                pending.append((inner, copied))
+                break
+        else:
+            pending.pop()
+    return result[0] if is_changed else value
+
+
+def _copied(item: Any) -> tuple[Any, Iterator[tuple[Any, Any]] | None]:
+    """Return a scalar, or a new container and what has to be put into it."""
+    if isinstance(item, dict):
+        return {}, iter(dict.items(item))
+    for kind in (list, tuple):
+        if isinstance(item, kind):
+            return [], ((None, element) for element in kind.__iter__(item))
+    if type(item) is not bool:
+        for kind, value_of in _SCALARS.items():
+            if isinstance(item, kind):
+                return value_of(item), None
+    return item, None
