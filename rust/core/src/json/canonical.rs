@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use super::blocks::{Blocks, Task, dispatch};
 use super::number::{write_double, write_integer};
@@ -37,10 +38,37 @@ impl Sink for Vec<u8> {
     }
 }
 
+/// Bytes that are looked at together.
+const BLOCK: usize = 64;
+
 /// Whether every string literal in some JSON text is canonical: it is UTF-8, and has none of the escapes that are not.
 pub(crate) fn has_canonical_strings(text: &[u8]) -> bool {
     let (has_escape, has_high) = dispatch(Look(text));
-    !has_escape && (!has_high || std::str::from_utf8(text).is_ok())
+    !has_escape && (!has_high || is_well_formed(text))
+}
+
+/// Whether some text is UTF-8. Of most texts that are not ASCII, nearly all is: only blocks that are not are looked at
+/// closely, each run of them apart, as a character ends where ASCII begins.
+fn is_well_formed(text: &[u8]) -> bool {
+    let mut run = 0..0;
+    for (number, block) in text.chunks(BLOCK).enumerate() {
+        if block.iter().fold(0, |high, byte| high | byte) < 0x80 {
+            continue;
+        }
+        let start = number * BLOCK;
+        if run.end != start {
+            if !is_utf8(text, run) {
+                return false;
+            }
+            run = start..start;
+        }
+        run.end = start + block.len();
+    }
+    is_utf8(text, run)
+}
+
+fn is_utf8(text: &[u8], range: Range<usize>) -> bool {
+    std::str::from_utf8(text.get(range).unwrap_or_default()).is_ok()
 }
 
 /// Whether some text may have an escape that is not canonical, and whether it has a byte that is not ASCII.
@@ -314,6 +342,39 @@ mod tests {
             }
         }
         assert!(has_canonical_strings(b"") && !has_canonical_strings(b"\xff"));
+    }
+
+    #[test]
+    fn well_formed_text_is_what_it_is_as_a_whole() {
+        let pieces = [
+            "a",
+            "é",
+            "€",
+            "😀",
+            "a long piece of text that is ASCII, longer than one block of sixty-four bytes",
+        ];
+        let mut state = 5u64;
+        let mut next = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        let mut ill_formed = 0;
+        for round in 0..4_000 {
+            let mut text = Vec::new();
+            for _ in 0..next(30) {
+                text.extend_from_slice(pieces[next(5)].as_bytes());
+            }
+            match round % 4 {
+                1 if !text.is_empty() => drop(text.remove(next(text.len()))),
+                2 => text.insert(next(text.len() + 1), [0x80, 0xc3, 0xed, 0xff, 0xf0][next(5)]),
+                3 => text.truncate(next(text.len() + 1)),
+                _ => {}
+            }
+            let is_utf8 = std::str::from_utf8(&text).is_ok();
+            ill_formed += usize::from(!is_utf8);
+            assert_eq!(is_well_formed(&text), is_utf8, "{text:?}");
+        }
+        assert!(ill_formed > 1_000);
     }
 
     #[test]

@@ -8,6 +8,9 @@ use super::{Node, Tag, Word};
 /// Bytes of a member that are copied as one, whatever its length.
 const SHORT: usize = 32;
 
+/// Turns that are kept for the next value.
+const KEPT_TURNS: usize = 1 << 16;
+
 /// A member of an open object that is still to be written: the first bytes of its key, and the word of the key.
 #[derive(Clone, Copy)]
 struct Turn {
@@ -81,6 +84,9 @@ impl CanonicalWriter {
             };
             self.begin(&value, is_plain, out);
         }
+        if self.turns.capacity() > KEPT_TURNS {
+            self.turns = Vec::new();
+        }
     }
 
     /// Writes a value, or opens it.
@@ -111,9 +117,9 @@ impl CanonicalWriter {
         let mut may_be_index = false;
         while at < end {
             let key = object.at_word(at);
-            is_plain &= !key.word.flag & !key.word.high;
+            is_plain &= !(key.word.flag || key.word.high);
             let head = head(key.slice());
-            may_be_index |= (b'0'..=b'9').contains(&head.to_be_bytes()[0]);
+            may_be_index |= head.to_be_bytes()[0].is_ascii_digit();
             self.turns.push(Turn { head, key: at });
             at = object.at_word(at + 1).behind();
         }
