@@ -11,6 +11,7 @@ from dsh_codec.durable import (
     FILE_MODE,
     OsFileSystem,
     discard,
+    in_blocks,
     only_of,
     publish,
     publish_staged,
@@ -91,7 +92,7 @@ def split_to(
         ):
             writer = SidecarWriter(file, compression=kept)
             text = split_text(current, writer, allow_opaque=allow_opaque)
-            staged = stage(files, str(assembled), stored(text, kept))
+            staged = stage(files, str(assembled), in_blocks(stored(text, kept)))
             try:
                 files.sync(file.fileno())
                 file.close()
@@ -141,7 +142,8 @@ def join_to(
     if path.is_dir():
         path /= log_filename(CURRENT_GENERATION, compression=kept)
     _require_new(path)
-    publish(OsFileSystem(), str(path), stored(join_text(assembled, sidecar), kept))
+    parts = stored(join_text(assembled, sidecar), kept)
+    publish(OsFileSystem(), str(path), in_blocks(parts))
     return path
 
 
@@ -185,7 +187,7 @@ def drop_reasoning_to(
     _require_new(path)
     with current_log(log, strict_current=strict_current) as current:
         rows = without_reasoning(current)
-        publish(OsFileSystem(), str(path), stored(rows, kept))
+        publish(OsFileSystem(), str(path), in_blocks(stored(rows, kept)))
     return path
 
 

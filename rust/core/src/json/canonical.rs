@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use super::blocks::{Blocks, Task, dispatch};
 use super::number::{write_double, write_integer};
@@ -37,10 +38,37 @@ impl Sink for Vec<u8> {
     }
 }
 
+/// Bytes that are looked at together.
+const BLOCK: usize = 64;
+
 /// Whether every string literal in some JSON text is canonical: it is UTF-8, and has none of the escapes that are not.
 pub(crate) fn has_canonical_strings(text: &[u8]) -> bool {
     let (has_escape, has_high) = dispatch(Look(text));
-    !has_escape && (!has_high || std::str::from_utf8(text).is_ok())
+    !has_escape && (!has_high || is_well_formed(text))
+}
+
+/// Whether some text is UTF-8. Of most texts that are not ASCII, nearly all is: only blocks that are not are looked at
+/// closely, each run of them apart, as a character ends where ASCII begins.
+fn is_well_formed(text: &[u8]) -> bool {
+    let mut run = 0..0;
+    for (number, block) in text.chunks(BLOCK).enumerate() {
+        if block.iter().fold(0, |high, byte| high | byte) < 0x80 {
+            continue;
+        }
+        let start = number * BLOCK;
+        if run.end != start {
+            if !is_utf8(text, run) {
+                return false;
+            }
+            run = start..start;
+        }
+        run.end = start + block.len();
+    }
+    is_utf8(text, run)
+}
+
+fn is_utf8(text: &[u8], range: Range<usize>) -> bool {
+    std::str::from_utf8(text.get(range).unwrap_or_default()).is_ok()
 }
 
 /// Whether some text may have an escape that is not canonical, and whether it has a byte that is not ASCII.
@@ -69,51 +97,38 @@ struct Member<'a> {
     value: Node<'a>,
 }
 
-/// The place of a member that is still to be written, and the first bytes of its key.
-type Turn = (u64, usize);
-
 enum Open<'a> {
     Array {
         elements: Elements<'a>,
         is_first: bool,
     },
-    /// Its members and their turns from here on, of which those from `next` on are to come.
+    /// Its members from `first` on, of which those from `next` on are to come.
     Object {
-        members: usize,
-        turns: usize,
+        first: usize,
         next: usize,
     },
 }
 
-/// Appends the canonical text of a value: members sorted by their UTF-16 code units, numbers in JavaScript's spelling,
-/// no white space, lone surrogates as escapes. `is_plain` says that `has_canonical_strings` is known of the text.
-///
-/// # Cost
-/// What is canonical as it stands is copied. Not recursive.
-pub fn write_canonical<S: Sink>(node: Node<'_>, is_plain: bool, out: &mut S) {
-    let mut open: Vec<Open<'_>> = Vec::with_capacity(8);
+/// Appends the canonical text of any value, as [`CanonicalWriter`](super::CanonicalWriter) does: member by member,
+/// wherever they are, and whatever their keys.
+pub(super) fn write_any<S: Sink>(node: Node<'_>, is_plain: bool, out: &mut S) {
+    let mut open: Vec<Open<'_>> = Vec::new();
     // Members of the open objects.
-    let mut members: Vec<Member<'_>> = Vec::with_capacity(32);
-    let mut turns: Vec<Turn> = Vec::with_capacity(32);
+    let mut members: Vec<Member<'_>> = Vec::new();
     let mut inner = (!write_leaf(&node, is_plain, out)).then_some(node);
     loop {
         match inner {
             Some(object) if object.is_object() => {
                 out.text().push(b'{');
-                let starts = (members.len(), turns.len());
-                for (key, value) in object.members() {
-                    let key = key.text().unwrap_or_default();
-                    turns.push((head(&key), members.len()));
-                    members.push(Member { key, value });
-                }
-                if sort_members(&members, starts.0, &mut turns, starts.1) {
+                let first = members.len();
+                members.extend(object.members().map(|(key, value)| Member {
+                    key: key.text().unwrap_or_default(),
+                    value,
+                }));
+                if sort_members(&mut members, first) {
                     out.respell();
                 }
-                open.push(Open::Object {
-                    members: starts.0,
-                    turns: starts.1,
-                    next: starts.1,
-                });
+                open.push(Open::Object { first, next: first });
             }
             Some(array) => {
                 out.text().push(b'[');
@@ -138,14 +153,9 @@ pub fn write_canonical<S: Sink>(node: Node<'_>, is_plain: bool, out: &mut S) {
                     break Some(element);
                 }
             },
-            Some(Open::Object {
-                members: start,
-                turns: first,
-                next,
-            }) => loop {
-                let Some(member) = turns.get(*next).and_then(|&(_, at)| members.get(at)) else {
-                    members.truncate(*start);
-                    turns.truncate(*first);
+            Some(Open::Object { first, next }) => loop {
+                let Some(member) = members.get(*next) else {
+                    members.truncate(*first);
                     out.text().push(b'}');
                     break None;
                 };
@@ -203,7 +213,7 @@ fn write_key<S: Sink>(member: &Member<'_>, is_first: bool, out: &mut S) {
     }
 }
 
-fn write_number<S: Sink>(node: &Node<'_>, out: &mut S) {
+pub(super) fn write_number<S: Sink>(node: &Node<'_>, out: &mut S) {
     let text = out.text();
     let before = text.len();
     match (node.raw(), node.safe_integer()) {
@@ -217,54 +227,34 @@ fn write_number<S: Sink>(node: &Node<'_>, out: &mut S) {
     }
 }
 
-/// The first bytes of a key as one number, which sorts like them.
-#[inline]
-fn head(key: &[u8]) -> u64 {
-    // Bytes that were put together one by one are slow to take as a number; `bench_split_and_join` shows it.
-    match (key.first_chunk(), key.first_chunk(), key.last_chunk()) {
-        (Some(&first), ..) => u64::from_be_bytes(first),
-        (None, Some(&first), Some(&last)) => {
-            let behind = u64::from(u32::from_be_bytes(last)) << (8 * (8 - key.len()));
-            u64::from(u32::from_be_bytes(first)) << 32 | behind & u64::from(u32::MAX)
-        }
-        _ => [24, 16, 8]
-            .iter()
-            .zip(key)
-            .fold(0, |head, (shift, &byte)| head | u64::from(byte) << (32 + shift)),
-    }
-}
-
-/// Sorts the turns of the members of an object, of which the last value of a repeated key counts. Says whether a key is
-/// repeated or may be like an index, which the writer of rows places first.
-fn sort_members(members: &[Member<'_>], start: usize, turns: &mut Vec<Turn>, first: usize) -> bool {
-    let own = members.get(start..).unwrap_or_default();
-    let key = |turn: &Turn| members.get(turn.1).map_or(&[][..], |member| &member.key);
-    let turns_of_own = turns.get_mut(first..).unwrap_or_default();
+/// Sorts the members from `first` on; the last value of a repeated key counts. Says whether a key is repeated or may be
+/// like an index, which the writer of rows places first.
+fn sort_members(members: &mut Vec<Member<'_>>, first: usize) -> bool {
+    let own = members.get_mut(first..).unwrap_or_default();
+    let is_index = |member: &Member<'_>| member.key.first().is_some_and(u8::is_ascii_digit);
+    let has_index = own.iter().any(is_index);
     // Bytes sort like code units up to the surrogates, which start with 0xED.
     if own
         .iter()
         .all(|member| member.key.iter().all(|&byte| byte < 0xed))
     {
-        turns_of_own.sort_by(|left, right| left.0.cmp(&right.0).then_with(|| key(left).cmp(key(right))));
+        own.sort_by(|left, right| left.key.cmp(&right.key));
     } else {
-        turns_of_own.sort_by(|left, right| compare_units(key(left), key(right)));
+        own.sort_by(|left, right| compare_units(&left.key, &right.key));
     }
-    let is_same = |left: &Turn, right: &Turn| left.0 == right.0 && key(left) == key(right);
-    let is_repeated = turns_of_own
+    let is_repeated = own
         .windows(2)
-        .any(|pair| matches!(pair, [left, right] if is_same(left, right)));
-    let is_index = own
-        .iter()
-        .any(|member| member.key.first().is_some_and(u8::is_ascii_digit));
+        .any(|pair| matches!(pair, [left, right] if left.key == right.key));
     if is_repeated {
-        let mut kept: Vec<Turn> = Vec::new();
-        for turn in turns.drain(first..) {
-            kept.pop_if(|last| is_same(last, &turn));
-            kept.push(turn);
+        for member in members.split_off(first) {
+            let own = members.get(first..).unwrap_or_default();
+            if own.last().is_some_and(|last| last.key == member.key) {
+                members.pop();
+            }
+            members.push(member);
         }
-        turns.append(&mut kept);
     }
-    is_repeated || is_index
+    is_repeated || has_index
 }
 
 /// Compares two texts (WTF-8) by UTF-16 code units.
@@ -305,14 +295,14 @@ fn units(mut text: &[u8]) -> impl Iterator<Item = u16> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Tape;
+    use super::super::{CanonicalWriter, Tape};
     use super::*;
 
     fn canonical(text: &[u8]) -> String {
         let mut tape = Tape::new();
         let node = tape.read_text(text, 99).unwrap();
         let mut out = Vec::new();
-        write_canonical(node, has_canonical_strings(text), &mut out);
+        CanonicalWriter::default().write(node, has_canonical_strings(text), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -355,16 +345,36 @@ mod tests {
     }
 
     #[test]
-    fn heads_sort_like_the_first_bytes_of_keys() {
-        let text = b"\x01zy\xffa\x00bcdef";
-        for (start, len) in
-            (0..text.len()).flat_map(|start| (0..=text.len() - start).map(move |len| (start, len)))
-        {
-            let key = &text[start..start + len];
-            let mut first = [0; 8];
-            first[..len.min(8)].copy_from_slice(&key[..len.min(8)]);
-            assert_eq!(head(key), u64::from_be_bytes(first), "{key:?}");
+    fn well_formed_text_is_what_it_is_as_a_whole() {
+        let pieces = [
+            "a",
+            "é",
+            "€",
+            "😀",
+            "a long piece of text that is ASCII, longer than one block of sixty-four bytes",
+        ];
+        let mut state = 5u64;
+        let mut next = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        let mut ill_formed = 0;
+        for round in 0..4_000 {
+            let mut text = Vec::new();
+            for _ in 0..next(30) {
+                text.extend_from_slice(pieces[next(5)].as_bytes());
+            }
+            match round % 4 {
+                1 if !text.is_empty() => drop(text.remove(next(text.len()))),
+                2 => text.insert(next(text.len() + 1), [0x80, 0xc3, 0xed, 0xff, 0xf0][next(5)]),
+                3 => text.truncate(next(text.len() + 1)),
+                _ => {}
+            }
+            let is_utf8 = std::str::from_utf8(&text).is_ok();
+            ill_formed += usize::from(!is_utf8);
+            assert_eq!(is_well_formed(&text), is_utf8, "{text:?}");
         }
+        assert!(ill_formed > 1_000);
     }
 
     #[test]

@@ -20,14 +20,14 @@ mod unpack;
 mod writer;
 
 pub(crate) use blocks::{Blocks, Task as BlockTask, dispatch as run_blocks};
+pub use canonical::Sink as CanonicalSink;
 pub(crate) use canonical::has_canonical_strings;
-pub use canonical::{Sink as CanonicalSink, write_canonical};
 pub(crate) use cursor::Cursor;
 pub use reader::{Fault, FaultKind};
 pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};
 pub(crate) use spell::push_literal;
 pub(crate) use tape::Shelf;
-pub use tape::{Elements, Kind, Members, Node, Tape, is_retired};
+pub use tape::{CanonicalWriter, Elements, Kind, Members, Node, Tape, is_retired};
 pub use writer::{order_keys, write_node};
 
 use reader::{Open, read_value, skip_space};

@@ -3,6 +3,7 @@
 //! Arrays of strings and of small integers are two words whatever their length. Everything is read from the bytes when
 //! somebody asks.
 
+mod canonical;
 mod compact;
 
 use std::borrow::Cow;
@@ -15,6 +16,8 @@ use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
 use super::records::ReadRecords;
 use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
 use super::text::decode_string;
+
+pub use canonical::CanonicalWriter;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {

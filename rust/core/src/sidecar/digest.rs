@@ -3,12 +3,12 @@
 use super::sha256::{Sha256, update_both};
 use crate::error::Result;
 use crate::json::number::write_integer;
-use crate::json::{CanonicalSink, Node, write_canonical};
+use crate::json::{CanonicalSink, CanonicalWriter, Node};
 use crate::row::{SeqCodec, decode_seqs};
 
 /// Bytes of text that are gathered before they are hashed, and from which a piece is hashed where it stands.
 const GATHERED: usize = 1 << 14;
-const LONG: usize = 1 << 9;
+const LONG: usize = 1 << 12;
 
 /// A stream, and whether all string literals of the text that it stands in are canonical.
 #[derive(Clone, Copy)]
@@ -47,6 +47,9 @@ pub(super) struct Digests {
     text: Vec<u8>,
     is_stream: bool,
     spelling: Spelling,
+    /// Of rows, and of streams inside of them.
+    row_writer: CanonicalWriter,
+    stream_writer: CanonicalWriter,
 }
 
 impl Digests {
@@ -57,6 +60,8 @@ impl Digests {
             text: Vec::new(),
             is_stream: false,
             spelling: Spelling::default(),
+            row_writer: CanonicalWriter::default(),
+            stream_writer: CanonicalWriter::default(),
         }
     }
 
@@ -87,13 +92,15 @@ impl Digests {
             row_bytes: 0usize.wrapping_sub(self.text.len()),
             ..Spelling::default()
         };
+        let mut writer = std::mem::take(&mut self.row_writer);
         let mut sink = RowSink {
             digests: self,
             row,
             fault: Ok(()),
         };
-        write_canonical(row.row, row.is_plain, &mut sink);
+        writer.write(row.row, row.is_plain, &mut sink);
         let fault = sink.fault;
+        self.row_writer = writer;
         self.text.push(b'\n');
         if self.text.len() >= GATHERED {
             self.flush();
@@ -182,7 +189,9 @@ impl CanonicalSink for RowSink<'_, '_> {
             digests.assembled.update(b"[]");
             digests.spelling.row_bytes = digests.spelling.row_bytes.wrapping_add(2);
             digests.is_stream = true;
-            write_canonical(stream.node, stream.is_plain, digests);
+            let mut writer = std::mem::take(&mut digests.stream_writer);
+            writer.write(stream.node, stream.is_plain, digests);
+            digests.stream_writer = writer;
             digests.flush();
             digests.is_stream = false;
             return true;

@@ -12,7 +12,7 @@ pub use join::{JoinScanner, NextRow};
 pub use split::SplitScanner;
 
 use crate::error::Result;
-use crate::json::{Tape, has_canonical_strings, write_canonical};
+use crate::json::{CanonicalWriter, Tape, has_canonical_strings};
 use crate::stream::parse_row;
 
 /// Appends the canonical text of one JSON text by RFC 8785. Spec 60 §6.4.
@@ -22,7 +22,7 @@ use crate::stream::parse_row;
 pub fn canonicalize(text: &[u8], max_depth: usize, out: &mut Vec<u8>) -> Result<()> {
     let mut tape = Tape::new();
     let node = parse_row(&mut tape, text, max_depth)?;
-    write_canonical(node, has_canonical_strings(text), out);
+    CanonicalWriter::default().write(node, has_canonical_strings(text), out);
     Ok(())
 }
 
