@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections import OrderedDict, defaultdict
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -337,6 +339,46 @@ def test_encode_event(kernel):
     assert row["sourceEventSeqs"] == [1, 2, 3]
     with pytest.raises(RowError):
         kernel.encode_event({**row, "sourceEventSeqs": "1"})
+
+
+def test_writers_take_subclasses(kernel):
+    """What derives from a type of JSON is written as that type, whatever it prints as."""
+
+    class Name(str):
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            return "what it prints as"
+
+    class Number(IntEnum):
+        FIVE = 5
+
+    class Pair(NamedTuple):
+        x: int
+        y: int
+
+    key = Name("key")
+    data = defaultdict(list, {key: [Number.FIVE, key, Pair(1, 2), True]})
+    data["more"] = OrderedDict(a=type("Float", (float,), {})(1.5))
+    text = b'{"key":[5,"key",[1,2],true],"more":{"a":1.5}}'
+    row = (
+        b'{"type":"todo/write","seq":5,"time":105,"data":'
+        + text
+        + b',"ignorable":true}'
+    )
+    whole = event(5, data=data, ignorable=True)
+    assert kernel.dump(data) == text
+    assert kernel.encode_event(whole) == row
+    assert kernel.encode_event(OrderedDict(whole)) == row
+    assert kernel.encode_events([whole], 5) == (row + b"\n", 1, False)
+    for spoiled in ([Number.FIVE, b""], {Number.FIVE: 1}, OrderedDict(a=1j)):
+        with pytest.raises(TypeError):
+            kernel.dump(spoiled)
+        with pytest.raises(TypeError):
+            kernel.encode_events([whole | {"data": spoiled}], 5)
+    for lossy in (OrderedDict(a=-0.0), [Number.FIVE, float("inf")]):
+        with pytest.raises(RowError):
+            kernel.encode_events([whole | {"data": lossy}], 5)
 
 
 def test_encode_events(kernel):

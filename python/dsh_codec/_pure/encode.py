@@ -51,22 +51,26 @@ def encode_events(
     return EncodedRows(b"".join(rows), len(rows), has_marker)
 
 
-@takes_subclasses
 def _encoded(
     event: Mapping[str, Any], number: int, max_row_bytes: int
 ) -> tuple[bytes, bool]:
     """Return a row, and whether it is an inherited marker."""
     check_envelope(event, number, _check_sources)
-    event = _unpacked(event)
+    row = _lossless_row(_unpacked(event), number)
+    _check_row_bytes(row, number, max_row_bytes)
+    is_marker = event["type"] == "session/end-seed" and event["data"].get("inherited")
+    return row, is_marker is True
+
+
+@takes_subclasses
+def _lossless_row(event: Mapping[str, Any], number: int) -> bytes:
     try:
         row = encode_event(event) + b"\n"
     except DshCodecError as error:
         raise error.located(seq=number) from None
     # After the encoding, which refuses a value that contains itself.
     _require_lossless(event, number)
-    _check_row_bytes(row, number, max_row_bytes)
-    is_marker = event["type"] == "session/end-seed" and event["data"].get("inherited")
-    return row, is_marker is True
+    return row
 
 
 def encode_rows(

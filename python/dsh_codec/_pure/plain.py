@@ -44,11 +44,11 @@ def takes_subclasses(
 
 
 def plain(value: Any) -> Any:
-    """Return a copy of a value that consists of the exact types; tuples become lists.
+    """Return a copy of a value that consists of the exact types, with lists for tuples.
 
     Returns:
-        The value itself if no part of it has to be changed, or if it is nested deeper than any
-        writer takes it. What is no JSON value is kept as it is.
+        The value itself if there is no subclass in it, or if it is nested deeper than any writer
+        takes it. What is no JSON value is kept as it is.
     """
     result: list[Any] = []
     pending: list[tuple[Iterator[tuple[Any, Any]], Any]] = [
@@ -59,7 +59,7 @@ def plain(value: Any) -> Any:
         members, target = pending[-1]
         for key, item in members:
             copied, inner = _copied(item)
-            is_changed = is_changed or type(copied) is not type(item)
+            is_changed = is_changed or type(item) not in (type(copied), tuple)
             if type(target) is list:
                 target.append(copied)
             else:

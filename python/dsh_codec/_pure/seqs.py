@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-from dsh_codec._pure.plain import takes_subclasses
 from dsh_codec._pure.quote import quote
 from dsh_codec.errors import LimitExceededError, RowError, StreamError
 from dsh_codec.limits import MAX_SAFE_INTEGER
@@ -47,7 +46,6 @@ def encode_seqs(values: Sequence[int], /) -> list[Any]:
     return encoded
 
 
-@takes_subclasses
 def decode_seqs(
     value: Any,
     /,
