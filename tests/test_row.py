@@ -358,7 +358,7 @@ def test_writers_take_subclasses(kernel):
         y: int
 
     key = Name("key")
-    data = defaultdict(list, {key: [Number.FIVE, key, Pair(1, 2), True]})
+    data: Any = defaultdict(list, {key: [Number.FIVE, key, Pair(1, 2), True]})
     data["more"] = OrderedDict(a=type("Float", (float,), {})(1.5))
     text = b'{"key":[5,"key",[1,2],true],"more":{"a":1.5}}'
     row = (

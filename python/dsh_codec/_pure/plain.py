@@ -80,9 +80,10 @@ def _copied(item: Any) -> tuple[Any, Iterator[tuple[Any, Any]] | None]:
     """Return a scalar, or a new container and what has to be put into it."""
     if isinstance(item, dict):
         return {}, iter(dict.items(item))
-    for kind in (list, tuple):
-        if isinstance(item, kind):
-            return [], ((None, element) for element in kind.__iter__(item))
+    if isinstance(item, list):
+        return [], ((None, element) for element in list.__iter__(item))
+    if isinstance(item, tuple):
+        return [], ((None, element) for element in tuple.__iter__(item))
     if type(item) is not bool:
         for kind, value_of in _SCALARS.items():
             if isinstance(item, kind):
