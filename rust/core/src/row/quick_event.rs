@@ -102,6 +102,7 @@ impl<B: Blocks> Reader<'_, '_, B> {
             b"tool/result" => self.tool_result()?,
             b"system/message" => self.system_message()?,
             b"request/header" => self.request_header()?,
+            b"user/message" => self.message(b"{\"role\":\"user\",\"content\":", 1)?,
             b"session/end-seed" => return None,
             event_type => match Admission::of(event_type) {
                 Admission::Never => {
@@ -185,7 +186,9 @@ impl<B: Blocks> Reader<'_, '_, B> {
         self.cursor.integer()?;
         let mut counts = None;
         while self.literal(b",\"").is_some() {
-            if self.literal(b"stream\":").is_none() {
+            if self.literal(b"message\":").is_some() {
+                self.message(b"{\"role\":\"assistant\",\"content\":", 2)?;
+            } else if self.literal(b"stream\":").is_none() {
                 // A key without an escape is not the stream's.
                 self.text()?;
                 self.literal(b":")?;
@@ -244,7 +247,7 @@ impl<B: Blocks> Reader<'_, '_, B> {
         self.literal(b",\"step\":")?;
         self.positive()?;
         self.literal(b",\"message\":{\"role\":\"system\",\"content\":")?;
-        self.texts()?;
+        self.blocks()?;
         self.literal(b",\"source\":")?;
         self.unretired(3)?;
         self.literal(b",\"id\":\"")?;
@@ -252,11 +255,36 @@ impl<B: Blocks> Reader<'_, '_, B> {
         self.literal(b"}}")
     }
 
-    /// Blocks of a message; those of other types than text are not to be retired.
+    /// A message inside so many arrays and objects, expected to start like this; if it does not, any value that is
+    /// not to be retired.
+    #[inline(always)]
+    fn message(&mut self, start: &[u8], levels: usize) -> Option<()> {
+        let at = self.cursor.at;
+        if self.usual_message(start, levels).is_some() {
+            return Some(());
+        }
+        self.cursor.at = at;
+        self.unretired(levels)
+    }
+
+    #[inline(always)]
+    fn usual_message(&mut self, start: &[u8], levels: usize) -> Option<()> {
+        self.literal(start)?;
+        self.blocks()?;
+        self.literal(b",\"source\":")?;
+        if self.literal(b"{\"kind\":\"user\"}").is_none() {
+            self.unretired(levels + 1)?;
+        }
+        self.literal(b",\"id\":\"")?;
+        self.cursor.span()?;
+        self.literal(b"}")
+    }
+
+    /// Blocks of a message; those of other types than the usual ones are not to be retired.
     #[inline(always)]
     fn content(&mut self) -> Option<()> {
         let start = self.cursor.at;
-        if self.texts().is_some() {
+        if self.blocks().is_some() {
             return Some(());
         }
         self.cursor.at = start;
@@ -264,12 +292,20 @@ impl<B: Blocks> Reader<'_, '_, B> {
         self.unretired(3)
     }
 
-    /// Text blocks, one or more.
+    /// One or more blocks of text, reasoning and tool calls, as rule D wants them.
     #[inline(always)]
-    fn texts(&mut self) -> Option<()> {
+    fn blocks(&mut self) -> Option<()> {
         self.literal(b"[")?;
         loop {
-            self.literal(b"{\"type\":\"text\",\"text\":\"")?;
+            self.literal(b"{\"type\":\"")?;
+            if self.literal(b"tool-call\",\"id\":\"").is_some() {
+                self.nonempty_text()?;
+                self.literal(b",\"name\":\"")?;
+                self.nonempty_text()?;
+                self.literal(b",\"arguments\":\"")?;
+            } else if self.literal(b"text\",\"text\":\"").is_none() {
+                self.literal(b"reasoning\",\"text\":\"")?;
+            }
             self.cursor.span()?;
             self.literal(b"}")?;
             if self.literal(b",").is_none() {
@@ -342,6 +378,8 @@ mod tests {
     fn events() -> Vec<(&'static str, String, &'static str)> {
         let place = r#""turn":1,"step":1"#;
         let text = r#"{"type":"text","text":"a \"b\"\n"}"#;
+        let call = r#"{"type":"tool-call","id":"c","name":"n","arguments":"{}"}"#;
+        let blocks = format!(r#"{{"type":"reasoning","text":""}},{text},{call}"#);
         let user = format!(r#"{{"role":"user","content":[{text}],"source":{{"kind":"user"}},"id":"u"}}"#);
         let tools = r#"[{"name":"n","parameters":{"type":"object","required":["path"]}}]"#;
         vec![
@@ -381,7 +419,7 @@ mod tests {
             (
                 "assistant/message",
                 format!(
-                    r#"{{{place},"message":{{"role":"assistant","content":[{text}],"id":"a"}},"usage":{{"inputTokens":1}},"stream":{STREAM}}}"#
+                    r#"{{{place},"message":{{"role":"assistant","content":[{blocks}],"source":{{"kind":"model","model":"m"}},"id":"a"}},"usage":{{"inputTokens":1}},"stream":{STREAM}}}"#
                 ),
                 r#","surfaceOp":"append""#,
             ),

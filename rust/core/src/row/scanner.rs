@@ -374,7 +374,7 @@ impl RowScanner {
     }
 
     /// Takes the line at the start of some bytes.
-    fn take_line(&mut self, bytes: &[u8], offset: u64, accept: &mut impl Accept) -> Result<Line> {
+    fn take_line<A: Accept>(&mut self, bytes: &[u8], offset: u64, accept: &mut A) -> Result<Line> {
         if self.header.is_none() {
             let Some(end) = memchr::memchr(b'\n', bytes) else {
                 return Ok(Line::Unfinished);
@@ -389,6 +389,12 @@ impl RowScanner {
             self.totals.committed_bytes = line.len() as u64;
             return Ok(Line::Taken(line.len()));
         }
+        if let Some(event) = self.recognise(bytes, !A::LOOKS) {
+            self.check_len(event.len)?;
+            self.start_part(Some(event.seq));
+            self.accept_event_row(&event, bytes, offset, accept);
+            return Ok(Line::Taken(event.len));
+        }
         let mut tape = std::mem::take(&mut self.tape);
         let line = self.take_row(&mut tape, bytes, offset, accept);
         tape.shrink(KEPT_WORDS);
@@ -396,12 +402,12 @@ impl RowScanner {
         line
     }
 
-    fn take_row<A: Accept>(
+    fn take_row(
         &mut self,
         tape: &mut Tape,
         bytes: &[u8],
         offset: u64,
-        accept: &mut A,
+        accept: &mut impl Accept,
     ) -> Result<Line> {
         let generation = self
             .header
@@ -417,12 +423,6 @@ impl RowScanner {
             self.start_part(Some(chunk.seq));
             self.accept_chunk_row(chunk, bytes, offset, accept);
             return Ok(Line::Taken(chunk.len));
-        }
-        if let Some(event) = self.recognise(bytes, !A::LOOKS) {
-            self.check_len(event.len)?;
-            self.start_part(Some(event.seq));
-            self.accept_event_row(&event, bytes, offset, accept);
-            return Ok(Line::Taken(event.len));
         }
         // Of the rules, only those of level `Full` look into records.
         tape.count_records(self.level < Level::Full && !self.options.keeps_records);
