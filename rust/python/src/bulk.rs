@@ -19,6 +19,7 @@ use dsh_codec_core::row::ScanOptions;
 use dsh_codec_core::rules::Level;
 use dsh_codec_core::{Limits, Result};
 use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyString, PyTuple, PyType};
@@ -44,8 +45,8 @@ fn file_tuple<'py>(py: Python<'py>, file: &core::FileScan) -> KernelResult<Bound
         .map(|found| PyErr::from(KernelError::from(found.replica())).into_value(py))
         .collect();
     let compression = match file.compression {
-        Compression::None => "none",
-        Compression::Zstd => "zstd",
+        Compression::None => intern!(py, "none"),
+        Compression::Zstd => intern!(py, "zstd"),
     };
     let fields = (
         scan_tuple(py, &file.scan)?,

@@ -294,7 +294,7 @@ pub(super) fn shrank() -> Error {
 
 /// Reads at a place, whoever else reads the file.
 #[cfg(unix)]
-fn read_at(file: &File, room: &mut [u8], at: u64) -> Result<usize> {
+pub(super) fn read_at(file: &File, room: &mut [u8], at: u64) -> Result<usize> {
     loop {
         match std::os::unix::fs::FileExt::read_at(file, room, at) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -303,10 +303,14 @@ fn read_at(file: &File, room: &mut [u8], at: u64) -> Result<usize> {
     }
 }
 
-/// Other systems read from the position of the file, which its readers share: there nothing is decoded ahead.
+/// Other systems read from the position of the file, which its readers share: there nothing is decoded ahead, and who
+/// shares a file holds a lock.
 #[cfg(not(unix))]
-fn read_at(_file: &File, _room: &mut [u8], _at: u64) -> Result<usize> {
-    Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into())
+pub(super) fn read_at(mut file: &File, room: &mut [u8], at: u64) -> Result<usize> {
+    use std::io::{Read, Seek, SeekFrom};
+
+    file.seek(SeekFrom::Start(at))?;
+    Ok(file.read(room)?)
 }
 
 #[cfg(test)]

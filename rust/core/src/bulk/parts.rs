@@ -1,19 +1,18 @@
 //! One large plain file on several threads.
 //!
-//! Threads take whole rows from the file in its order and scan them apart; whoever has the next part in hand when it is
-//! due joins it to what stands before it. A part that does not fit there is fed instead, as the only thread would have
+//! Threads take whole rows in the order of the file, read them at their place and scan them apart; whoever has the next
+//! part in hand when it is due joins it to what stands before it. A part that does not fit there is fed instead, as the only thread would have
 //! fed it, so that the result is the same whatever the file holds. A row that is longer than a part is fed, too.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::frames::MAX_DECODERS;
-use super::{FileScan, OnPanic, Work, plain_scan};
+use super::frames::{MAX_DECODERS, read_at};
+use super::{FileScan, OnPanic, Work, grow, plain_scan};
 use crate::error::{Error, Result};
-use crate::row::{Header, Part, RowScanner, ScanOptions};
+use crate::row::{Header, Part, RowScanner, ScanOptions, Unseen};
 use crate::rules::Level;
 
 /// How a file is divided. Other values than the default are for tests.
@@ -23,6 +22,8 @@ pub(super) struct Plan {
     pub(super) min_file_bytes: u64,
     /// Bytes that are read for a part.
     pub(super) part_bytes: usize,
+    /// Bytes that are looked at first for the end of a row, from the end of a part; then twice as many.
+    pub(super) window_bytes: usize,
     /// A part is made longer to hold whole rows, up to this.
     pub(super) max_part_bytes: usize,
     /// Parts in memory at once.
@@ -40,6 +41,7 @@ impl Default for Plan {
         Self {
             min_file_bytes: 4 << 20,
             part_bytes: 1 << 18,
+            window_bytes: 1 << 14,
             max_part_bytes: 1 << 20,
             max_parts: 6,
             min_stored_bytes: 1 << 20,
@@ -56,47 +58,105 @@ impl Plan {
     }
 }
 
-/// Text in the order of the file.
+/// Where the parts of a file are.
 struct Input {
-    file: File,
-    /// Bytes that are not read.
-    left: u64,
-    /// Start of the row behind the last part.
-    rest: Vec<u8>,
+    /// Start of the next part.
+    at: u64,
+    end: u64,
+    /// Room to look for the end of a row.
+    window: Vec<u8>,
     /// Whether what comes next goes on with a row that a part ends in.
     is_inside_row: bool,
     /// Parts so far.
     count: u64,
 }
 
+/// Bytes of a file that are a part of it.
+struct Place {
+    start: u64,
+    len: usize,
+    /// Whether they are whole rows.
+    is_whole: bool,
+}
+
 impl Input {
-    /// Reads the next part, if there is one, and returns whether it is whole rows.
-    fn next(&mut self, plan: &Plan, text: &mut Vec<u8>) -> Result<Option<bool>> {
-        text.clear();
-        text.append(&mut self.rest);
+    /// The place of the next part, if there is one. Its bytes are read later, by whoever scans them: of most parts only
+    /// the last few are read here, to find the end of a row.
+    fn next(&mut self, file: &File, plan: &Plan) -> Result<Option<Place>> {
+        let start = self.at;
+        let mut len = 0;
+        let mut is_whole = false;
         loop {
-            let from = text.len();
-            let want = self.left.min(plan.part_bytes as u64);
-            text.reserve_exact(plan.part_bytes);
-            let read = (&self.file).take(want).read_to_end(text)?;
-            self.left -= read as u64;
-            if read == 0 {
-                // The end, perhaps inside a row; a file that shrank ends there.
-                self.left = 0;
-                return Ok((!text.is_empty()).then_some(false));
+            let from = start + len as u64;
+            let more = self.end.saturating_sub(from).min(plan.part_bytes as u64);
+            let to = from + more;
+            if more == 0 {
+                // The end, perhaps inside a row.
+                break;
             }
-            if let Some(end) = memchr::memrchr(b'\n', text.get(from..).unwrap_or_default()) {
-                self.rest
-                    .extend_from_slice(text.get(from + end + 1..).unwrap_or_default());
-                text.truncate(from + end + 1);
-                return Ok(Some(!std::mem::take(&mut self.is_inside_row)));
+            // Of a row that goes on, which is scanned in order, bytes are not looked at twice.
+            let least = if self.is_inside_row {
+                to.saturating_sub(plan.window_bytes as u64).max(from)
+            } else {
+                from
+            };
+            let found = self.last_row_end(file, least, to, plan.window_bytes)?;
+            if self.end < to {
+                // The file has shrunk.
+                continue;
             }
-            if self.is_inside_row || text.len() >= plan.max_part_bytes {
+            if let Some(end) = found {
+                len = usize::try_from(end - start).unwrap_or(usize::MAX);
+                is_whole = !std::mem::take(&mut self.is_inside_row);
+                break;
+            }
+            len = usize::try_from(to - start).unwrap_or(usize::MAX);
+            if self.is_inside_row || len >= plan.max_part_bytes {
                 self.is_inside_row = true;
-                return Ok(Some(false));
+                break;
             }
         }
+        self.at = start + len as u64;
+        Ok((len > 0).then_some(Place { start, len, is_whole }))
     }
+
+    /// The byte behind the last line feed between two places, looked for in `want` bytes first.
+    fn last_row_end(&mut self, file: &File, from: u64, to: u64, mut want: usize) -> Result<Option<u64>> {
+        let mut end = to;
+        while end > from {
+            let start = end.saturating_sub(want as u64).max(from);
+            want = usize::try_from(end - start).unwrap_or(usize::MAX);
+            let count = read_all_at(file, &mut self.window, start, want)?;
+            if count < want {
+                self.end = start + count as u64;
+                return Ok(None);
+            }
+            let read = self.window.get(..count).unwrap_or_default();
+            if let Some(place) = memchr::memrchr(b'\n', read) {
+                return Ok(Some(start + place as u64 + 1));
+            }
+            end = start;
+            want *= 2;
+        }
+        Ok(None)
+    }
+}
+
+/// Reads up to `want` bytes at a place to the start of a buffer, and returns how many there were.
+fn read_all_at(file: &File, buffer: &mut Vec<u8>, at: u64, want: usize) -> Result<usize> {
+    grow(buffer, want);
+    let mut filled = 0;
+    while filled < want {
+        match read_at(
+            file,
+            buffer.get_mut(filled..want).unwrap_or_default(),
+            at + filled as u64,
+        )? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    Ok(filled)
 }
 
 /// Room for a part.
@@ -104,12 +164,30 @@ impl Input {
 struct Room {
     /// The thread that used it last, whose cache may hold it.
     user: usize,
-    text: Vec<u8>,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that are text.
+    len: usize,
+    /// Whether the file has shrunk and ends here.
+    is_last: bool,
     /// What was found in the text, if it was scanned.
     part: Part,
     is_scanned: bool,
     /// Why there is no text.
     refusal: Option<Error>,
+}
+
+impl Room {
+    fn text(&self) -> &[u8] {
+        self.buffer.get(..self.len).unwrap_or_default()
+    }
+
+    /// Reads a part.
+    fn fill(&mut self, file: &File, place: &Place) -> Result<()> {
+        self.len = 0;
+        self.len = read_all_at(file, &mut self.buffer, place.start, place.len)?;
+        self.is_last = self.len < place.len;
+        Ok(())
+    }
 }
 
 /// Which part is whose turn.
@@ -140,6 +218,7 @@ pub(super) struct Parts<'w> {
     options: ScanOptions,
     level: Level,
     work: &'w Work,
+    file: File,
     file_bytes: u64,
     /// None if the file ends before its header does.
     header: Option<Header>,
@@ -165,9 +244,9 @@ impl<'w> Parts<'w> {
         work: &'w Work,
     ) -> Self {
         let input = Input {
-            file,
-            left: file_bytes,
-            rest: Vec::new(),
+            at: 0,
+            end: file_bytes,
+            window: Vec::new(),
             is_inside_row: false,
             count: 0,
         };
@@ -180,6 +259,7 @@ impl<'w> Parts<'w> {
             options,
             level,
             work,
+            file,
             file_bytes,
             header: None,
             input: Mutex::new(input),
@@ -197,16 +277,16 @@ impl<'w> Parts<'w> {
     fn read_header(&mut self) -> Result<()> {
         let input = self.input.get_mut().unwrap_or_else(PoisonError::into_inner);
         let joined = self.joined.get_mut().unwrap_or_else(PoisonError::into_inner);
-        input.file.rewind()?;
-        let mut text = Vec::new();
-        while joined.scanner.header().is_none() {
+        let mut room = Room::default();
+        while joined.scanner.header().is_none() && !room.is_last {
             self.work.go_on()?;
-            if input.next(&self.plan, &mut text)?.is_none() {
+            let Some(place) = input.next(&self.file, &self.plan)? else {
                 return Ok(());
-            }
-            joined.scanner.feed(&text, &mut |_| {})?;
-            joined.counted += text.len() as u64;
-            self.work.add(text.len() as u64);
+            };
+            room.fill(&self.file, &place)?;
+            joined.scanner.feed_to(room.text(), &mut Unseen)?;
+            joined.counted += room.len as u64;
+            self.work.add(room.len as u64);
         }
         self.header = joined.scanner.header().cloned();
         Ok(())
@@ -229,7 +309,8 @@ impl<'w> Parts<'w> {
             };
             room.is_scanned = is_whole && !self.is_fed.load(Ordering::Relaxed);
             if room.is_scanned {
-                room.part = scanner.scan_part(&room.text, std::mem::take(&mut room.part));
+                let part = std::mem::take(&mut room.part);
+                room.part = scanner.scan_part(room.text(), part);
             }
             self.hand_in(number, room);
         }
@@ -289,25 +370,34 @@ impl<'w> Parts<'w> {
     fn read(&self, room: &mut Room) -> Option<(u64, bool)> {
         let mut input = lock(&self.input);
         let number = input.count;
-        let is_whole = match self
+        let place = self
             .work
             .go_on()
-            .and_then(|()| input.next(&self.plan, &mut room.text))
-        {
-            Ok(Some(is_whole)) => is_whole,
+            .and_then(|()| input.next(&self.file, &self.plan));
+        input.count += 1;
+        // Where a file has no reads at a place, they take turns.
+        let input = if cfg!(unix) {
+            drop(input);
+            None
+        } else {
+            Some(input)
+        };
+        let filled = match place {
+            Ok(Some(place)) => room.fill(&self.file, &place).map(|()| place.is_whole),
             Ok(None) => {
-                lock(&self.turns).end = Some(number);
+                lock(&self.turns).end.get_or_insert(number);
                 self.change.notify_all();
                 return None;
             }
-            Err(error) => {
-                // Whatever stands before it comes first.
-                room.text.clear();
-                room.refusal = Some(error);
-                false
-            }
+            Err(error) => Err(error),
         };
-        input.count += 1;
+        drop(input);
+        let is_whole = filled.unwrap_or_else(|error| {
+            // Whatever stands before it comes first.
+            room.len = 0;
+            room.refusal = Some(error);
+            false
+        });
         Some((number, is_whole))
     }
 
@@ -320,6 +410,7 @@ impl<'w> Parts<'w> {
         }
         turns.is_joining = true;
         while turns.failure.is_none()
+            && turns.end != Some(turns.next)
             && let next = turns.next
             && let Some(mut room) = turns.ready.remove(&next)
         {
@@ -328,6 +419,9 @@ impl<'w> Parts<'w> {
             turns = lock(&self.turns);
             turns.failure = joined.err();
             turns.next += 1;
+            if room.is_last {
+                turns.end = Some(turns.next);
+            }
             turns.free.push(room);
             self.change.notify_all();
         }
@@ -341,9 +435,10 @@ impl<'w> Parts<'w> {
         }
         let mut joined = lock(&self.joined);
         let Joined { scanner, counted } = &mut *joined;
-        let len = room.text.len() as u64;
-        if !room.is_scanned || !scanner.append(&mut room.part, &room.text) {
-            scanner.feed(&room.text, &mut |_| {})?;
+        let len = room.len as u64;
+        let text = room.buffer.get(..room.len).unwrap_or_default();
+        if !room.is_scanned || !scanner.append(&mut room.part, text) {
+            scanner.feed_to(text, &mut Unseen)?;
             if scanner.issue().is_some() {
                 self.is_fed.store(true, Ordering::Relaxed);
             }
@@ -521,6 +616,7 @@ mod tests {
         Plan {
             min_file_bytes: 0,
             part_bytes,
+            window_bytes: 1 + chance.below(part_bytes),
             max_part_bytes: part_bytes + chance.below(1_000),
             max_parts: 1 + chance.below(5),
             ..Plan::default()
@@ -604,6 +700,37 @@ mod tests {
         assert_eq!((whole.totals().event_count, whole.totals().row_count), (9, 9));
         // V1, for each of the events.
         assert_eq!(whole.finish().unwrap().findings.count, 9);
+    }
+
+    #[test]
+    fn a_file_that_shrinks_ends_where_it_ends() {
+        let folder = folder("shrunk");
+        let path = folder.join("log");
+        let mut chance = Chance(0xface);
+        for case in 0..300 {
+            std::fs::write(&path, log(&mut chance)).unwrap();
+            let len = path.metadata().unwrap().len();
+            let options = ScanOptions {
+                mode: Mode::Recoverable,
+                generation: None,
+                check_streams: true,
+                keeps_records: false,
+                limits: Limits::default(),
+            };
+            let plan = plan(&mut chance);
+            let found = |claimed_len| {
+                let work = Work::default();
+                let file = File::open(&path).unwrap();
+                let parts = Parts::new(file, claimed_len, options, Level::Scan, plan, &work);
+                let scan = std::thread::scope(|scope| {
+                    scope.spawn(|| parts.help());
+                    parts.finish()
+                });
+                format!("{:?}", scan.map(|file| file.scan))
+            };
+            assert_eq!(found(len + 1 + case), found(len), "case {case}, {plan:?}");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -13,15 +13,15 @@ use super::tape::may_be_retired;
 
 /// A whole stream of valid records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Records {
+pub(crate) struct Records {
     /// Byte behind the array.
-    pub(super) end: usize,
+    pub(crate) end: usize,
     /// Records.
-    pub(super) count: u32,
+    pub(crate) count: u32,
     /// Chunks that they stand for.
-    pub(super) chunks: u32,
+    pub(crate) chunks: u32,
     /// As [`Tape::may_be_retired`](super::Tape::may_be_retired), of what is inside.
-    pub(super) may_be_retired: bool,
+    pub(crate) may_be_retired: bool,
 }
 
 /// Reads the array at `start`; None if it is anything else than valid records in the expected spelling.

@@ -6,6 +6,7 @@ mod envelope;
 mod header;
 mod packed;
 mod quick;
+mod quick_event;
 mod scanner;
 mod seq_ranges;
 mod third;
@@ -15,7 +16,7 @@ pub(crate) use admission::canonical_number;
 pub use batch::{Batch, check_rows};
 pub use envelope::{Envelope, admit_event, admit_row, encode_event};
 pub use header::{CURRENT_GENERATION, Header, parse_header};
-pub(crate) use scanner::Part;
+pub(crate) use scanner::{Accept, Part, Unseen};
 pub use scanner::{Issue, Mode, Row, RowScanner, ScanOptions, ScanResult, StreamFault, Totals};
 pub use seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
 
