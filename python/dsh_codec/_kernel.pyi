@@ -539,6 +539,29 @@ class CallReader:
             ValueError: As there.
         """
 
+    def sum_files(
+        self,
+        paths: list[str],
+        /,
+        *,
+        generation: int,
+        compression: Compression,
+    ) -> tuple[TokenSums, list[int]]:
+        """Sum up the tokens of the own calls of several log files, without values for each.
+
+        Args:
+            paths: The files.
+            generation: The generation that their headers must have, 2 to 4.
+            compression: How they must be stored.
+
+        Returns:
+            The sums over the files that `sum_file` would read and that are stored like this,
+            and the places in `paths` of all others, which contribute nothing.
+
+        Raises:
+            ValueError: Another generation was asked for.
+        """
+
 class CallScanner:
     """Scan of the plaintext of a log of generations 2 to 4 that collects its calls.
 

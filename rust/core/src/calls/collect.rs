@@ -26,6 +26,13 @@ pub struct CallOptions {
     pub auxiliary: bool,
 }
 
+impl CallOptions {
+    /// Whether more is asked of a stream than the chunks that a scan notes.
+    pub fn looks_into_records(&self) -> bool {
+        self.times || self.gaps
+    }
+}
+
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

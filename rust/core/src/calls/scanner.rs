@@ -15,7 +15,7 @@ impl CallScanner {
     pub fn new(scan: ScanOptions, calls: CallOptions) -> Self {
         Self {
             scanner: RowScanner::new(ScanOptions {
-                keeps_records: true,
+                keeps_records: calls.looks_into_records(),
                 ..scan
             }),
             rows: CallRows::new(calls),

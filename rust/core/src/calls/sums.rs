@@ -17,6 +17,17 @@ pub struct TokenSums {
 }
 
 impl TokenSums {
+    /// Adds what others sum up to.
+    pub fn merge(&mut self, other: &Self) {
+        self.calls += other.calls;
+        for (sum, more) in self.sums.iter_mut().zip(other.sums) {
+            *sum += more;
+        }
+        for (known, more) in self.known.iter_mut().zip(other.known) {
+            *known += more;
+        }
+    }
+
     fn add(&mut self, tokens: &Tokens) {
         self.calls += 1;
         let columns = [

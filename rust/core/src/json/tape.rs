@@ -12,7 +12,7 @@ use super::blocks::{Blocks, Task, dispatch};
 use super::lazy::{self, closing_quote};
 use super::number::{double, is_negative_zero, parse_double, safe_integer};
 use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
-use super::records::ReadRecords;
+use super::records::{Noted, ReadRecords};
 use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
 use super::text::decode_string;
 
@@ -37,10 +37,11 @@ enum Tag {
     Texts,
     /// `a`, `b`: bytes of the whole array; the next word holds its shape.
     Integers,
-    /// Second word of a packed array: `a` elements, of at most `b` digits. Of records: `a` of them, of `b` chunks.
+    /// Second word of a packed array: `a` elements, of at most `b` digits. Of records: `a` of them, of `b` chunks; then, in
+    /// two more words, the bytes from `a` to `b` of the last chunk of type `usage` and of type `finish`.
     Shape,
     /// An array whose elements, if it has any, are not on the tape. `a`, `b`: bytes of the whole array. With the flag it
-    /// is one of valid records, and the next word holds their number.
+    /// is one of valid records, and the next words hold their number and the places of two of their chunks.
     LazyArray,
     /// An object whose members, if it has any, are not on the tape. `a`, `b`: bytes of the whole object.
     LazyObject,
@@ -58,6 +59,9 @@ struct Word {
     a: u32,
     b: u32,
 }
+
+/// Words behind that of a stream of counted records.
+const RECORD_WORDS: usize = 3;
 
 /// Words of 12 bytes that the tape of a row may have in any case, 9 MiB. Two bytes of a row can make two words.
 const ROW_WORDS: usize = 3 << 18;
@@ -389,9 +393,12 @@ impl Tape {
             open: &mut Vec::new(),
         })?;
         let len = self.words.len();
+        let Noted { usage, finish } = records.noted;
         let taken = self
             .push(Tag::LazyArray, start, records.end, true, false)
-            .and_then(|()| self.push_word(shape_word(records.count, records.chunks), start));
+            .and_then(|()| self.push_word(shape_word(records.count, records.chunks), start))
+            .and_then(|()| self.push(Tag::Shape, usage.start, usage.end, false, false))
+            .and_then(|()| self.push(Tag::Shape, finish.start, finish.end, false, false));
         if taken.is_err() {
             self.words.truncate(len);
             return None;
@@ -823,7 +830,7 @@ impl<'a> Node<'a> {
         match self.word.tag {
             Tag::Array | Tag::Object => self.word.b as usize,
             Tag::Texts | Tag::Integers => self.at + 2,
-            Tag::LazyArray => self.at.wrapping_add(1 + usize::from(self.word.flag)),
+            Tag::LazyArray if self.word.flag => self.at.wrapping_add(1 + RECORD_WORDS),
             // A value without a word of its own has no words inside either.
             _ => self.at.wrapping_add(1),
         }
@@ -1002,6 +1009,24 @@ impl<'a> Node<'a> {
         (self.word.tag == Tag::LazyArray && self.word.flag).then(|| {
             let shape = self.shape();
             (shape.a.into(), shape.b.into())
+        })
+    }
+
+    /// The last chunks of type `usage` and of type `finish` of a stream whose records were counted.
+    pub(crate) fn noted_chunks(&self) -> Option<[Option<Node<'a>>; 2]> {
+        let is_counted = self.word.tag == Tag::LazyArray && self.word.flag;
+        is_counted.then(|| {
+            [2, 3].map(|place| {
+                let &Word { a, b, .. } = self.words.get(self.at + place)?;
+                (a < b).then(|| {
+                    self.lone(Word {
+                        tag: Tag::LazyObject,
+                        a,
+                        b,
+                        ..NOTHING
+                    })
+                })
+            })
         })
     }
 
