@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Place;
 use super::pace::{Marks, Pace, push_token_gaps};
 use super::tools::{ToolPairing, ToolTime};
-use crate::json::{Kind, Node};
+use crate::json::{Kind, Node, Tape};
 use crate::row::Row;
 
 /// What is collected.
@@ -82,10 +82,10 @@ pub struct Tokens {
 
 impl Tokens {
     /// Those of a settlement, whose stream tells more than itself. Spec 80 §4 U1.
-    pub(super) fn of_settlement(data: Option<Node<'_>>, marks: &Marks<'_>) -> Self {
+    pub(super) fn of_settlement(data: Option<Node<'_>>, marks: &Marks<'_>, scratch: &mut Tape) -> Self {
         let usage = marks
             .usage
-            .and_then(|chunk| chunk.member("usage"))
+            .and_then(|chunk| chunk.on_tape(scratch).member("usage"))
             .filter(|usage| usage.kind() != Kind::Null)
             .or_else(|| data?.member("usage"))
             .filter(Node::is_object);
@@ -206,6 +206,7 @@ pub struct CallRows {
     requests: Vec<(u64, i64)>,
     pairing: ToolPairing,
     compaction_turn: Option<i64>,
+    scratch: Tape,
 }
 
 impl CallRows {
@@ -323,7 +324,7 @@ impl CallRows {
         let place = place_of(data);
         let stream = stream_of(data);
         let marks = stream.map_or_else(Marks::default, |stream| Marks::of(stream, options.times));
-        let tokens = Tokens::of_settlement(data, &marks);
+        let tokens = Tokens::of_settlement(data, &marks, &mut self.scratch);
         let mut times = CallTimes::default();
         if options.times {
             times = self.times(place, stream.map(|stream| marks.pace(stream)).unwrap_or_default());

@@ -2,7 +2,7 @@
 
 use super::collect::{Tokens, is_auxiliary, object_member, stream_of};
 use super::pace::Marks;
-use crate::json::Node;
+use crate::json::{Node, Tape};
 use crate::row::Row;
 
 /// Sums over calls, in the order input, output, cache read, cache write, reasoning, total.
@@ -55,6 +55,7 @@ pub struct TokenRows {
     with_auxiliary: bool,
     /// With their seqs: which calls are own is known at the end only.
     calls: Vec<(u64, Tokens)>,
+    scratch: Tape,
 }
 
 impl TokenRows {
@@ -63,6 +64,7 @@ impl TokenRows {
         Self {
             with_auxiliary,
             calls: Vec::new(),
+            scratch: Tape::new(),
         }
     }
 
@@ -75,7 +77,7 @@ impl TokenRows {
             b"assistant/message" | b"assistant/attempt" => {
                 let data = data();
                 let marks = stream_of(data).map_or_else(Marks::default, |stream| Marks::of(stream, false));
-                Some(Tokens::of_settlement(data, &marks))
+                Some(Tokens::of_settlement(data, &marks, &mut self.scratch))
             }
             b"compaction/summary" => object_member(data(), "usage").map(Tokens::of),
             kind if self.with_auxiliary && is_auxiliary(kind) => Some(Tokens::default()),

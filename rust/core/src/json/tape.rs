@@ -76,6 +76,9 @@ const LEVELS_PER_INNER: usize = 16;
 /// Bytes of an array or object that are read faster than they are looked up.
 const SHORT_INNER: u32 = 64;
 
+/// Bytes of an array or object that may be put on a tape of its own.
+const SHORT_VALUE: u32 = 1 << 10;
+
 /// Reusable storage for one parsed value.
 pub struct Tape {
     words: Vec<Word>,
@@ -1028,6 +1031,19 @@ impl<'a> Node<'a> {
                 })
             })
         })
+    }
+
+    /// The same value, on a tape if it is a short one that was on none: several looks at it are faster there.
+    pub(crate) fn on_tape<'t>(&self, tape: &'t mut Tape) -> Node<'t>
+    where
+        'a: 't,
+    {
+        let is_short = self.word.b.wrapping_sub(self.word.a) <= SHORT_VALUE;
+        if !matches!(self.word.tag, Tag::LazyArray | Tag::LazyObject) || !is_short {
+            return *self;
+        }
+        // Its nesting was bounded when the row was read.
+        tape.read_text(self.slice(), usize::MAX).unwrap_or(*self)
     }
 
     /// What is known of a packed array of integers (which has at least one).
