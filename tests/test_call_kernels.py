@@ -302,6 +302,26 @@ def test_kernels_agree_about_sums_of_odd_values(tmp_path: Path) -> None:
     assert read > 100
 
 
+def test_sums_of_damaged_logs_are_those_of_the_listed_calls(tmp_path: Path) -> None:
+    """Rows that no sum is made from are not parsed; what is wrong with them is told all the same."""
+    path = tmp_path / "log"
+    read = 0
+    for seed in range(900):
+        path.write_bytes(damaged(text_of(rows(seed % 30)), seed))
+        found = sums_of(_native, path)
+        try:
+            count, sums, known = listed(_native, path)
+        except dsh.DshCodecError as error:
+            assert found == (type(error), error.line, error.offset, error.seq), seed
+            continue
+        read += 1
+        expected = f"TokenSums(calls={count}, sums={tuple(sums)}, known={tuple(known)})"
+        assert found.endswith(f"sums={expected})"), seed
+        if seed % 9 == 0:
+            assert found == sums_of(_pure, path), seed
+    assert 200 < read < 900
+
+
 def test_reader_goes_on_after_a_refusal(kernel: ModuleType, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.write_bytes(ZSTD)

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::frame::{FrameReader, FrameScanner, MAX_PIECE_BYTES, Step};
-use crate::row::{Mode, Row, RowScanner, ScanOptions, ScanResult};
+use crate::row::{Accept, Mode, RowScanner, ScanOptions, ScanResult, Unseen};
 use crate::rules::Level;
 
 use frames::{Ahead, Input, Next, Run, add_frame, shrank};
@@ -364,7 +364,7 @@ pub fn check_bytes(data: &[u8], options: ScanOptions, level: Level) -> Result<Fi
         &Plan::default(),
         &mut FrameBuffers::default(),
         &Work::default(),
-        &mut |_| {},
+        &mut Unseen,
     )
 }
 
@@ -430,7 +430,7 @@ pub fn read_rows(
     path: &Path,
     options: ScanOptions,
     buffers: &mut Buffers,
-    accept: &mut impl FnMut(&Row<'_>),
+    accept: &mut impl Accept,
 ) -> Result<FileScan> {
     if !path.metadata()?.is_file() {
         let refusal = std::io::Error::new(std::io::ErrorKind::InvalidInput, "this is no regular file");
@@ -649,7 +649,7 @@ fn check_path(
             plan,
             &mut buffers.frames,
             work,
-            &mut |_| {},
+            &mut Unseen,
         ),
         (Err(error), _) => Err(error),
     };
@@ -671,7 +671,7 @@ fn check(
     plan: &Plan,
     buffers: &mut FrameBuffers,
     work: &Work,
-    accept: &mut impl FnMut(&Row<'_>),
+    accept: &mut impl Accept,
 ) -> Result<FileScan> {
     if is_zstandard(source.head()?) {
         check_frames(source, options, level, plan, buffers, work, accept)
@@ -685,10 +685,10 @@ fn check_plain(
     options: ScanOptions,
     level: Level,
     buffers: &mut FrameBuffers,
-    accept: &mut impl FnMut(&Row<'_>),
+    accept: &mut impl Accept,
 ) -> Result<FileScan> {
     let mut scanner = buffers.scanner(options, level);
-    source.read(0, source.len(), &mut |bytes| scanner.feed(bytes, accept))?;
+    source.read(0, source.len(), &mut |bytes| scanner.feed_to(bytes, accept))?;
     let scan = plain_scan(&mut scanner, source.len());
     buffers.keep(scanner);
     scan
@@ -717,7 +717,7 @@ fn check_frames(
     plan: &Plan,
     buffers: &mut FrameBuffers,
     work: &Work,
-    accept: &mut impl FnMut(&Row<'_>),
+    accept: &mut impl Accept,
 ) -> Result<FileScan> {
     // Where the last complete frame ends has to be known before rows are accepted: a damaged frame that is complete is
     // corrupt, the same bytes in a torn one are just not recovered.
@@ -734,7 +734,7 @@ fn check_frames(
             ..Location::default()
         };
         scanner
-            .feed(plain, accept)
+            .feed_to(plain, accept)
             .map_err(|error| error.located(place))?;
         if last { scanner.end_frame() } else { Ok(()) }
     };
@@ -845,7 +845,7 @@ fn feed_torn_frame(
     scanner: &mut RowScanner,
     piece: &mut [u8],
     work: &Work,
-    accept: &mut impl FnMut(&Row<'_>),
+    accept: &mut impl Accept,
 ) -> Result<()> {
     let limits_of = |scanner: &RowScanner| scanner.options().limits.max_frame_plain_bytes;
     let end = source.len();
@@ -868,7 +868,7 @@ fn feed_torn_frame(
     source.read(start, end, &mut |bytes| {
         read_pieces(&mut reader, bytes, piece, &mut |plain, _, _| {
             work.go_on()?;
-            scanner.feed(plain, accept)
+            scanner.feed_to(plain, accept)
         })
     })
 }

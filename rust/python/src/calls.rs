@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dsh_codec_core::Limits;
 use dsh_codec_core::bulk::{Buffers, Compression, FileScan, read_rows};
 use dsh_codec_core::calls::{self as core, CallOptions, CallRows, TokenRows};
-use dsh_codec_core::row::{Row, ScanOptions, ScanResult};
+use dsh_codec_core::row::{Accept, ScanOptions, ScanResult};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
@@ -247,7 +247,7 @@ impl CallReader {
 
         let mut rows = CallRows::new(self.calls);
         let keeps_records = self.calls.looks_into_records();
-        let file = self.read(py, &path, generation, keeps_records, &mut |row| rows.take(row))?;
+        let file = self.read(py, &path, generation, keeps_records, &mut rows)?;
         let header = header_tuple(py, &file.scan.header)?;
         let session = session_of(&header)?;
         let calls = call_list(
@@ -306,7 +306,7 @@ impl CallReader {
         generation: Generation,
     ) -> KernelResult<(FileScan, core::TokenSums)> {
         let mut rows = TokenRows::new(self.calls.auxiliary);
-        let file = self.read(py, path, generation, false, &mut |row| rows.take(row))?;
+        let file = self.read(py, path, generation, false, &mut rows)?;
         let sums = rows.sum(file.scan.inherited_event_count);
         Ok((file, sums))
     }
@@ -317,7 +317,7 @@ impl CallReader {
         path: &Path,
         generation: Generation,
         keeps_records: bool,
-        take: &mut (impl FnMut(&Row<'_>) + Send),
+        take: &mut (impl Accept + Send),
     ) -> KernelResult<FileScan> {
         refuse_chunk_rows(Some(generation))?;
         let scan = ScanOptions {

@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use super::frames::MAX_DECODERS;
 use super::{FileScan, OnPanic, Work, plain_scan};
 use crate::error::{Error, Result};
-use crate::row::{Header, Part, RowScanner, ScanOptions};
+use crate::row::{Header, Part, RowScanner, ScanOptions, Unseen};
 use crate::rules::Level;
 
 /// How a file is divided. Other values than the default are for tests.
@@ -204,7 +204,7 @@ impl<'w> Parts<'w> {
             if input.next(&self.plan, &mut text)?.is_none() {
                 return Ok(());
             }
-            joined.scanner.feed(&text, &mut |_| {})?;
+            joined.scanner.feed_to(&text, &mut Unseen)?;
             joined.counted += text.len() as u64;
             self.work.add(text.len() as u64);
         }
@@ -343,7 +343,7 @@ impl<'w> Parts<'w> {
         let Joined { scanner, counted } = &mut *joined;
         let len = room.text.len() as u64;
         if !room.is_scanned || !scanner.append(&mut room.part, &room.text) {
-            scanner.feed(&room.text, &mut |_| {})?;
+            scanner.feed_to(&room.text, &mut Unseen)?;
             if scanner.issue().is_some() {
                 self.is_fed.store(true, Ordering::Relaxed);
             }

@@ -7,7 +7,7 @@ use super::Place;
 use super::pace::{Marks, Pace, push_token_gaps};
 use super::tools::{ToolPairing, ToolTime};
 use crate::json::{Kind, Node, Tape};
-use crate::row::Row;
+use crate::row::{Accept, Row};
 
 /// What is collected.
 #[derive(Clone, Copy, Debug, Default)]
@@ -233,56 +233,6 @@ impl CallRows {
         self.pairing.calls().get(call.tools.clone()).unwrap_or_default()
     }
 
-    /// Takes an accepted row.
-    pub fn take(&mut self, row: &Row<'_>) {
-        let Some(event_type) = row.event_type else { return };
-        let Some(kind) = event_type.text() else { return };
-        let options = self.options;
-        let event = event_type.root();
-        let data = || event.member("data").filter(Node::is_object);
-        match &*kind {
-            b"assistant/message" => self.add_settlement(row, data(), true),
-            b"assistant/attempt" => self.add_settlement(row, data(), false),
-            b"request/header" => {
-                let header = object_member(data(), "header");
-                self.note_request(row, object_member(header, "config"));
-            }
-            b"request/context" => self.note_request(row, data()),
-            b"compaction/start" => self.compaction_turn = place_of(data()).turn,
-            b"compaction/end" | b"session/end-seed" => self.compaction_turn = None,
-            b"compaction/summary" => {
-                if let Some(usage) = object_member(data(), "usage") {
-                    let turn = self.compaction_turn;
-                    self.add_other(row, Outcome::Compaction, turn, data(), Tokens::of(usage));
-                }
-            }
-            b"step/start" if options.times => {
-                self.places.entry(place_of(data())).or_default().started = row.time;
-            }
-            b"llm/retry-started" if options.times => {
-                let retried = row.time.map(|time| (row.seq, time));
-                self.places.entry(place_of(data())).or_default().retried = retried;
-            }
-            b"tool/call" if options.tools => {
-                if let Some(data) = data() {
-                    self.pairing.start(place_of(Some(data)), data, row.time);
-                }
-            }
-            b"tool/result" if options.tools => {
-                // A replacement rewrites an answer; it is none itself.
-                let is_answer = event.member("surfaceOp").is_some_and(|op| op.text_is("append"));
-                if let Some(data) = data().filter(|_| is_answer) {
-                    self.pairing.answer(place_of(Some(data)), data, row.time);
-                }
-            }
-            kind if options.auxiliary && is_auxiliary(kind) => {
-                let route = object_member(data(), "route");
-                self.add_other(row, Outcome::Auxiliary, None, route, Tokens::default());
-            }
-            _ => {}
-        }
-    }
-
     fn note_request(&mut self, row: &Row<'_>, asked: Option<Node<'_>>) {
         self.route = Route::of(asked);
         if let Some(time) = row.time {
@@ -415,6 +365,59 @@ impl CallRows {
             .settled
             .is_none_or(|settled| seq > settled)
             .then_some(time)
+    }
+}
+
+impl Accept for CallRows {
+    const LOOKS: bool = true;
+
+    fn take(&mut self, row: &Row<'_>) {
+        let Some(event_type) = row.event_type else { return };
+        let Some(kind) = event_type.text() else { return };
+        let options = self.options;
+        let event = event_type.root();
+        let data = || event.member("data").filter(Node::is_object);
+        match &*kind {
+            b"assistant/message" => self.add_settlement(row, data(), true),
+            b"assistant/attempt" => self.add_settlement(row, data(), false),
+            b"request/header" => {
+                let header = object_member(data(), "header");
+                self.note_request(row, object_member(header, "config"));
+            }
+            b"request/context" => self.note_request(row, data()),
+            b"compaction/start" => self.compaction_turn = place_of(data()).turn,
+            b"compaction/end" | b"session/end-seed" => self.compaction_turn = None,
+            b"compaction/summary" => {
+                if let Some(usage) = object_member(data(), "usage") {
+                    let turn = self.compaction_turn;
+                    self.add_other(row, Outcome::Compaction, turn, data(), Tokens::of(usage));
+                }
+            }
+            b"step/start" if options.times => {
+                self.places.entry(place_of(data())).or_default().started = row.time;
+            }
+            b"llm/retry-started" if options.times => {
+                let retried = row.time.map(|time| (row.seq, time));
+                self.places.entry(place_of(data())).or_default().retried = retried;
+            }
+            b"tool/call" if options.tools => {
+                if let Some(data) = data() {
+                    self.pairing.start(place_of(Some(data)), data, row.time);
+                }
+            }
+            b"tool/result" if options.tools => {
+                // A replacement rewrites an answer; it is none itself.
+                let is_answer = event.member("surfaceOp").is_some_and(|op| op.text_is("append"));
+                if let Some(data) = data().filter(|_| is_answer) {
+                    self.pairing.answer(place_of(Some(data)), data, row.time);
+                }
+            }
+            kind if options.auxiliary && is_auxiliary(kind) => {
+                let route = object_member(data(), "route");
+                self.add_other(row, Outcome::Auxiliary, None, route, Tokens::default());
+            }
+            _ => {}
+        }
     }
 }
 

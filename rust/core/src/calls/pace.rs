@@ -31,7 +31,11 @@ impl<'a> Marks<'a> {
     pub(super) fn of(stream: Node<'a>, with_tokens: bool) -> Self {
         let mut marks = Self::default();
         if let Some([usage, finish]) = stream.noted_chunks().filter(|_| !with_tokens) {
-            return Self { usage, finish, ..marks };
+            return Self {
+                usage,
+                finish,
+                ..marks
+            };
         }
         for record in stream.elements() {
             marks.first.get_or_insert(record);

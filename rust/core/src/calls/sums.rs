@@ -3,7 +3,7 @@
 use super::collect::{Tokens, is_auxiliary, object_member, stream_of};
 use super::pace::Marks;
 use crate::json::{Node, Tape};
-use crate::row::Row;
+use crate::row::{Accept, Row};
 
 /// Sums over calls, in the order input, output, cache read, cache write, reasoning, total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,8 +68,26 @@ impl TokenRows {
         }
     }
 
-    /// Takes an accepted row.
-    pub fn take(&mut self, row: &Row<'_>) {
+    /// Sums up the calls from a seq on.
+    pub fn sum(&self, own_from: u64) -> TokenSums {
+        let mut sums = TokenSums::default();
+        let own = self.calls.iter().filter(|&&(seq, _)| seq >= own_from);
+        own.for_each(|(_, tokens)| sums.add(tokens));
+        sums
+    }
+}
+
+impl Accept for TokenRows {
+    const LOOKS: bool = false;
+
+    fn looks_into(&self, event_type: &[u8]) -> bool {
+        matches!(
+            event_type,
+            b"assistant/message" | b"assistant/attempt" | b"compaction/summary"
+        )
+    }
+
+    fn take(&mut self, row: &Row<'_>) {
         let Some(event_type) = row.event_type else { return };
         let Some(kind) = event_type.text() else { return };
         let data = || event_type.root().member("data").filter(Node::is_object);
@@ -84,13 +102,5 @@ impl TokenRows {
             _ => None,
         };
         self.calls.extend(tokens.map(|tokens| (row.seq, tokens)));
-    }
-
-    /// Sums up the calls from a seq on.
-    pub fn sum(&self, own_from: u64) -> TokenSums {
-        let mut sums = TokenSums::default();
-        let own = self.calls.iter().filter(|&&(seq, _)| seq >= own_from);
-        own.for_each(|(_, tokens)| sums.add(tokens));
-        sums
     }
 }

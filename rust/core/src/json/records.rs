@@ -15,17 +15,17 @@ use super::tape::may_be_retired;
 
 /// A whole stream of valid records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Records {
+pub(crate) struct Records {
     /// Byte behind the array.
-    pub(super) end: usize,
+    pub(crate) end: usize,
     /// Records.
-    pub(super) count: u32,
+    pub(crate) count: u32,
     /// Chunks that they stand for.
-    pub(super) chunks: u32,
+    pub(crate) chunks: u32,
     /// Bytes of the last chunks of some types.
     pub(super) noted: Noted,
     /// As [`Tape::may_be_retired`](super::Tape::may_be_retired), of what is inside.
-    pub(super) may_be_retired: bool,
+    pub(crate) may_be_retired: bool,
 }
 
 /// The chunks of a stream from which the row of a call is made; empty if there is none. Spec 80 §3, §4 U1.

@@ -7,13 +7,14 @@ pub(crate) use part::Part;
 use super::envelope::{self, Envelope};
 use super::header::{CURRENT_GENERATION, Header, read_header, syntax_error};
 use super::quick::{self, ChunkRow};
+use super::quick_event::{self, EventRow};
 use super::seq_ranges::{SeqCodec, decode_seqs};
 use super::{admission, packed, third};
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::json::{Fault, FaultKind, Node, Tape};
 use crate::limits::{Limits, MAX_KEPT_FAULTS};
 use crate::rules::{Findings, Level, RuleCheck};
-use crate::stream::check_stream;
+use crate::stream::{StreamCounts, check_stream};
 
 /// What happens at the first issue. Spec 10 §8.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,36 @@ pub struct Row<'a> {
     pub row: u64,
     /// Events that it stands for.
     pub count: u64,
+}
+
+/// Who takes the accepted rows.
+pub trait Accept {
+    /// Whether it looks into all of them.
+    const LOOKS: bool;
+    /// Whether it looks into rows of a type. Of others it is told what [`Row`] holds, and `event_type` is a lone string:
+    /// such rows are judged and need not be parsed.
+    fn looks_into(&self, _event_type: &[u8]) -> bool {
+        Self::LOOKS
+    }
+    /// Takes the next row.
+    fn take(&mut self, row: &Row<'_>);
+}
+
+impl<F: FnMut(&Row<'_>)> Accept for F {
+    const LOOKS: bool = true;
+
+    fn take(&mut self, row: &Row<'_>) {
+        self(row);
+    }
+}
+
+/// Nobody.
+pub(crate) struct Unseen;
+
+impl Accept for Unseen {
+    const LOOKS: bool = false;
+
+    fn take(&mut self, _row: &Row<'_>) {}
 }
 
 /// Why a recoverable scan stopped accepting rows.
@@ -135,6 +166,8 @@ enum Pending {
 pub struct RowScanner {
     options: ScanOptions,
     tape: Tape,
+    /// What rows are judged with that need no tape.
+    scratch: quick_event::Scratch,
     /// Start of an unfinished line.
     carry: Vec<u8>,
     /// Plaintext byte where the line that is being read starts.
@@ -180,6 +213,7 @@ impl RowScanner {
         Self {
             options,
             tape: Tape::new(),
+            scratch: quick_event::Scratch::default(),
             carry: Vec::new(),
             line_start: 0,
             header: None,
@@ -256,6 +290,11 @@ impl RowScanner {
     /// # Cost
     /// One pass; a row that is split over calls is read from a copy.
     pub fn feed(&mut self, data: &[u8], accept: &mut impl FnMut(&Row<'_>)) -> Result<()> {
+        self.feed_to(data, accept)
+    }
+
+    /// [`RowScanner::feed`] for whoever takes the rows.
+    pub(crate) fn feed_to(&mut self, data: &[u8], accept: &mut impl Accept) -> Result<()> {
         let end = self.totals.fed_bytes + data.len() as u64;
         self.guarded(|scanner| {
             let fed = scanner.feed_rows(data, accept);
@@ -264,7 +303,7 @@ impl RowScanner {
         })
     }
 
-    fn feed_rows(&mut self, data: &[u8], accept: &mut impl FnMut(&Row<'_>)) -> Result<()> {
+    fn feed_rows(&mut self, data: &[u8], accept: &mut impl Accept) -> Result<()> {
         let mut rest = data;
         if !self.carry.is_empty() {
             let Some(end) = memchr::memchr(b'\n', rest) else {
@@ -340,7 +379,7 @@ impl RowScanner {
     }
 
     /// Takes the line at the start of some bytes.
-    fn take_line(&mut self, bytes: &[u8], offset: u64, accept: &mut impl FnMut(&Row<'_>)) -> Result<Line> {
+    fn take_line(&mut self, bytes: &[u8], offset: u64, accept: &mut impl Accept) -> Result<Line> {
         if self.header.is_none() {
             let Some(end) = memchr::memchr(b'\n', bytes) else {
                 return Ok(Line::Unfinished);
@@ -362,12 +401,12 @@ impl RowScanner {
         line
     }
 
-    fn take_row(
+    fn take_row<A: Accept>(
         &mut self,
         tape: &mut Tape,
         bytes: &[u8],
         offset: u64,
-        accept: &mut impl FnMut(&Row<'_>),
+        accept: &mut A,
     ) -> Result<Line> {
         let generation = self
             .header
@@ -383,6 +422,12 @@ impl RowScanner {
             self.start_part(Some(chunk.seq));
             self.accept_chunk_row(chunk, bytes, offset, accept);
             return Ok(Line::Taken(chunk.len));
+        }
+        if let Some(event) = self.recognise(bytes, accept) {
+            self.check_len(event.len)?;
+            self.start_part(Some(event.seq));
+            self.accept_event_row(&event, bytes, offset, accept);
+            return Ok(Line::Taken(event.len));
         }
         // Of the rules, only those of level `Full` look into records.
         tape.count_records(self.level < Level::Full && !self.options.keeps_records);
@@ -466,6 +511,20 @@ impl RowScanner {
         Ok(Line::Taken(end + 1))
     }
 
+    /// The row at the start of some bytes, if it is one that can be judged without a tape and keeps every rule.
+    fn recognise<A: Accept>(&mut self, bytes: &[u8], accept: &A) -> Option<EventRow> {
+        let max_depth = self.options.limits.max_depth as usize;
+        let is_plain = !A::LOOKS
+            && self.level == Level::Scan
+            && self.issue.is_none()
+            && max_depth >= quick_event::DEPTH
+            && self.header.as_ref()?.generation == CURRENT_GENERATION;
+        is_plain.then_some(())?;
+        let looks_into = |event_type: &[u8]| accept.looks_into(event_type);
+        let event = quick_event::event_row(bytes, max_depth, &mut self.scratch, looks_into)?;
+        (event.seq == self.totals.event_count || self.starts_part()).then_some(event)
+    }
+
     /// Records an issue, or fails with it in strict mode.
     fn record(&mut self, pending: Pending, error: Error, offset: u64) -> Result<()> {
         if self.options.mode == Mode::Strict {
@@ -499,7 +558,7 @@ impl RowScanner {
         may_be_retired: bool,
         raw: &[u8],
         offset: u64,
-        accept: &mut impl FnMut(&Row<'_>),
+        accept: &mut impl Accept,
     ) -> Result<()> {
         let envelope = Envelope::of(row);
         if let Some(envelope) = &envelope {
@@ -534,7 +593,7 @@ impl RowScanner {
         time: i64,
         raw: &[u8],
         offset: u64,
-        accept: &mut impl FnMut(&Row<'_>),
+        accept: &mut impl Accept,
     ) {
         let seq = self.totals.event_count;
         if row.is_inherited_marker() {
@@ -568,9 +627,7 @@ impl RowScanner {
                     .and_then(|data| data.member("stream"));
                 check_stream(stream.as_ref(), &mut on_fault)
             });
-            self.totals.stream_count += 1;
-            self.totals.record_count += counts.records;
-            self.totals.chunk_count += counts.chunks;
+            self.count_stream(counts);
         }
         self.accept(row.event_type, (Some(time), Some(time)), 1, raw, offset, accept);
     }
@@ -582,7 +639,7 @@ impl RowScanner {
         count: u64,
         raw: &[u8],
         offset: u64,
-        accept: &mut impl FnMut(&Row<'_>),
+        accept: &mut impl Accept,
     ) {
         let seq = self.totals.event_count;
         if self.totals.row_count == 0 {
@@ -593,7 +650,7 @@ impl RowScanner {
         self.totals.event_count += count;
         self.totals.row_count += 1;
         self.totals.committed_bytes = offset + raw.len() as u64 + 1;
-        accept(&Row {
+        accept.take(&Row {
             event_type: event_type.filter(Node::is_text),
             seq,
             time: first_time,
@@ -611,7 +668,7 @@ impl RowScanner {
         generation: u8,
         raw: &[u8],
         offset: u64,
-        accept: &mut impl FnMut(&Row<'_>),
+        accept: &mut impl Accept,
     ) -> Result<()> {
         let envelope = Envelope::of(row);
         let ends_turn = envelope.as_ref().is_some_and(|row| row.is("turn/end"));
@@ -693,13 +750,7 @@ impl RowScanner {
         Ok(())
     }
 
-    fn accept_chunk_row(
-        &mut self,
-        chunk: ChunkRow,
-        bytes: &[u8],
-        offset: u64,
-        accept: &mut impl FnMut(&Row<'_>),
-    ) {
+    fn accept_chunk_row(&mut self, chunk: ChunkRow, bytes: &[u8], offset: u64, accept: &mut impl Accept) {
         self.rows_seen += 1;
         if self.options.check_streams {
             self.totals.record_count += 1;
@@ -710,12 +761,28 @@ impl RowScanner {
         self.accept(Some(ChunkRow::event_type(bytes)), times, 1, raw, offset, accept);
     }
 
+    fn accept_event_row(&mut self, event: &EventRow, bytes: &[u8], offset: u64, accept: &mut impl Accept) {
+        self.rows_seen += 1;
+        if let (Some(counts), true) = (event.stream, self.options.check_streams) {
+            self.count_stream(counts);
+        }
+        let raw = bytes.get(..event.len - 1).unwrap_or_default();
+        let times = (Some(event.time), Some(event.time));
+        self.accept(Some(event.event_type(bytes)), times, 1, raw, offset, accept);
+    }
+
+    fn count_stream(&mut self, counts: StreamCounts) {
+        self.totals.stream_count += 1;
+        self.totals.record_count += counts.records;
+        self.totals.chunk_count += counts.chunks;
+    }
+
     fn judge_packed(
         &mut self,
         row: Node<'_>,
         raw: &[u8],
         offset: u64,
-        accept: &mut impl FnMut(&Row<'_>),
+        accept: &mut impl Accept,
     ) -> Result<()> {
         let packed = match packed::decode(row) {
             Ok(packed) => packed,

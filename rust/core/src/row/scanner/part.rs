@@ -4,7 +4,7 @@
 //! seq is then the next one, what was counted is added up. The rules that depend on earlier rows get the parsed rows in
 //! order. All other parts, and every part behind an issue, are scanned again in order: only that gives the right places.
 
-use super::{CURRENT_GENERATION, RowScanner, ScanOptions, Totals};
+use super::{CURRENT_GENERATION, RowScanner, ScanOptions, Totals, Unseen};
 use crate::json::{Node, Shelf};
 use crate::limits::MAX_KEPT_FAULTS;
 use crate::row::{Envelope, Header};
@@ -70,7 +70,7 @@ impl RowScanner {
         part.first_seq = None;
         self.clear();
         self.part = Some(part);
-        let fed = self.feed(text, &mut |_| {});
+        let fed = self.feed_to(text, &mut Unseen);
         let part = self.part.take().unwrap_or_default();
         let is_whole = fed.is_ok() && self.issue.is_none() && self.carry.is_empty();
         Part {

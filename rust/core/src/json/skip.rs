@@ -1,0 +1,156 @@
+//! Values that are checked and of which nothing is kept.
+
+use super::blocks::{Blocks, Task, dispatch};
+use super::reader::{Open, read_value};
+use super::records::{ReadRecords, Records};
+use super::sink::{Flow, IntegerShape, Sink, Span};
+use super::tape::may_be_retired;
+
+/// Room for what is nested, used again from value to value.
+#[derive(Default)]
+pub(crate) struct Nesting(Vec<Open>);
+
+/// A value that is JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    /// Byte behind it.
+    pub(crate) end: usize,
+    /// As [`Tape::may_be_retired`](super::Tape::may_be_retired), of what is inside.
+    pub(crate) may_be_retired: bool,
+    /// Whether a key inside may be `system` or `deferLoading`, which rules A5 and C2 of spec 30 §6 look for.
+    pub(crate) may_be_ruled: bool,
+}
+
+struct Skip<'t, 'b> {
+    bytes: &'b [u8],
+    start: usize,
+    max_depth: usize,
+    nesting: &'t mut Nesting,
+}
+
+impl Task for Skip<'_, '_> {
+    type Output = Option<Skipped>;
+
+    #[inline(always)]
+    fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+        let mut seen = Seen {
+            may_be_retired: false,
+            may_be_ruled: false,
+        };
+        let open = &mut self.nesting.0;
+        let end =
+            read_value::<B, Seen, true>(blocks, self.bytes, self.start, &mut seen, open, self.max_depth);
+        Some(Skipped {
+            end: end.ok()?,
+            may_be_retired: seen.may_be_retired,
+            may_be_ruled: seen.may_be_ruled,
+        })
+    }
+}
+
+/// Reads the value at a byte of a row; None if there is none of so many levels.
+#[inline(never)]
+pub(crate) fn skip_value(
+    bytes: &[u8],
+    start: usize,
+    max_depth: usize,
+    nesting: &mut Nesting,
+) -> Option<Skipped> {
+    dispatch(Skip {
+        bytes,
+        start,
+        max_depth,
+        nesting,
+    })
+}
+
+/// Reads the array at a byte of a row if it is a stream of valid records, as the harness spells them.
+#[inline(never)]
+pub(crate) fn skip_records(
+    bytes: &[u8],
+    start: usize,
+    max_depth: usize,
+    nesting: &mut Nesting,
+) -> Option<Records> {
+    let open = &mut nesting.0;
+    (max_depth > 1).then_some(())?;
+    dispatch(ReadRecords {
+        bytes,
+        start,
+        max_depth: max_depth - 1,
+        open,
+    })
+}
+
+struct Seen {
+    may_be_retired: bool,
+    may_be_ruled: bool,
+}
+
+impl Sink for Seen {
+    const PACKED: bool = true;
+
+    #[inline(always)]
+    fn null(&mut self, _at: usize) -> Flow {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn boolean(&mut self, _value: bool, _at: usize) -> Flow {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn integer(&mut self, _value: i64, _at: usize) -> Flow {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn number(&mut self, _start: usize, _end: usize) -> Flow {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
+        self.may_be_retired |= may_be_retired(span, raw);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn key(&mut self, span: Span, raw: &[u8]) -> Flow {
+        let head = raw.first_chunk().map_or(0, |head| u32::from_le_bytes(*head));
+        self.may_be_ruled |=
+            span.escaped | (head == u32::from_le_bytes(*b"syst")) | (head == u32::from_le_bytes(*b"defe"));
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn begin_array(&mut self, _at: usize) -> Flow {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn end_array(&mut self, _end: usize) -> Flow {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn begin_object(&mut self, _at: usize) -> Flow {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn end_object(&mut self, _end: usize) -> Flow {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn string_array(&mut self, _start: usize, _end: usize, _count: usize, _is_compact: bool) -> Flow {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn integer_array(&mut self, _start: usize, _end: usize, _shape: IntegerShape) -> Flow {
+        Ok(())
+    }
+}

@@ -1,0 +1,613 @@
+//! Event rows of generation 4 in the spelling that the harness gives them, judged for a scan without a tape.
+//!
+//! A small log is mostly rows of a few hundred bytes, and more than half of the time that a tape of them takes goes into
+//! the words of the tape and into the look-up of members. Here a row is read once, from front to back. Whatever differs
+//! from the expected spelling, and whatever a rule of row admission has to look at closely, is left to the reader of all
+//! rows, which also words every refusal. The benchmark `bench_check`, small logs, shows what it pays.
+#![allow(
+    clippy::inline_always,
+    reason = "one straight line of code, compiled for each instruction set"
+)]
+
+use super::admission::Admission;
+use crate::json::{
+    BlockTask, Blocks, Cursor, Nesting, Node, Skipped, Span, run_blocks, skip_records, skip_value,
+};
+use crate::stream::StreamCounts;
+
+/// An event row that was recognised: a whole line that keeps every rule of a scan but that of its seq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EventRow {
+    /// `seq`
+    pub(crate) seq: u64,
+    /// `time` in milliseconds.
+    pub(crate) time: i64,
+    /// Bytes of the line, line feed included.
+    pub(crate) len: usize,
+    /// What the stream of a settlement holds.
+    pub(crate) stream: Option<StreamCounts>,
+    /// Byte behind the text of `type`.
+    type_end: usize,
+}
+
+impl EventRow {
+    /// The type of the event in the bytes of the row.
+    pub(crate) fn event_type<'b>(&self, bytes: &'b [u8]) -> Node<'b> {
+        // A row whose type is that long was not recognised.
+        Node::of_text(bytes, 9, u32::try_from(self.type_end).unwrap_or(9))
+    }
+}
+
+/// Levels of arrays and objects that the expected spelling has at least, for which limits are not looked at.
+pub(crate) const DEPTH: usize = 8;
+
+/// What is used again from row to row, and from log to log.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    nesting: Nesting,
+    /// The last request header that was judged, with all its tools: the logs of one user mostly have the same.
+    header: Vec<u8>,
+    /// Levels that were allowed in it.
+    header_depth: usize,
+}
+
+/// A longer request header is not kept.
+const MAX_HEADER_BYTES: usize = 1 << 16;
+
+/// Recognises the line at the start of some bytes, of at most so many levels, at least [`DEPTH`], but for types of events
+/// into which somebody looks.
+#[inline]
+pub(crate) fn event_row(
+    bytes: &[u8],
+    max_depth: usize,
+    scratch: &mut Scratch,
+    looks_into: impl Fn(&[u8]) -> bool,
+) -> Option<EventRow> {
+    struct Recognise<'t, 'b, F>(&'b [u8], usize, &'t mut Scratch, F);
+    impl<F: Fn(&[u8]) -> bool> BlockTask for Recognise<'_, '_, F> {
+        type Output = Option<EventRow>;
+        #[inline(always)]
+        fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+            let cursor = Cursor {
+                blocks,
+                bytes: self.0,
+                at: 0,
+            };
+            Reader {
+                cursor,
+                max_depth: self.1,
+                scratch: self.2,
+            }
+            .event_row(self.3)
+        }
+    }
+    run_blocks(Recognise(bytes, max_depth, scratch, looks_into))
+}
+
+/// Every method says None where something else stands than the harness writes.
+struct Reader<'t, 'b, B> {
+    cursor: Cursor<'b, B>,
+    max_depth: usize,
+    scratch: &'t mut Scratch,
+}
+
+impl<B: Blocks> Reader<'_, '_, B> {
+    #[inline(always)]
+    fn event_row(mut self, looks_into: impl Fn(&[u8]) -> bool) -> Option<EventRow> {
+        self.literal(b"{\"type\":\"")?;
+        let name = self.text()?;
+        if looks_into(self.cursor.bytes.get(name.start..name.end)?) {
+            return None;
+        }
+        self.literal(b",\"seq\":")?;
+        let seq = u64::try_from(self.cursor.integer()?).ok()?;
+        self.literal(b",\"time\":")?;
+        let time = self.cursor.integer()?;
+        self.literal(b",\"data\":")?;
+        let mut stream = None;
+        match self.cursor.bytes.get(name.start..name.end)? {
+            b"assistant/message" | b"assistant/attempt" => stream = Some(self.settlement()?),
+            b"turn/start" | b"step/start" | b"step/end" => self.place()?,
+            b"tool/result" => self.tool_result()?,
+            b"system/message" => self.system_message()?,
+            b"request/header" => self.request_header()?,
+            b"session/end-seed" => return None,
+            event_type => match Admission::of(event_type) {
+                Admission::Never => {
+                    self.value(1)?;
+                }
+                Admission::IfRetired => self.unretired(1)?,
+                Admission::Always => return None,
+            },
+        }
+        if self.literal(b",\"ignorable\":true").is_none() {
+            if self.literal(b",\"sourceEventSeqs\":[").is_some() {
+                self.earlier_seqs(seq)?;
+            }
+            if self.literal(b",\"surfaceOp\":").is_some() && self.literal(b"\"append\"").is_none() {
+                self.value(1)?;
+            }
+        }
+        self.literal(b"}\n")?;
+        Some(EventRow {
+            seq,
+            time,
+            len: self.cursor.at,
+            stream,
+            type_end: name.end,
+        })
+    }
+
+    #[inline(always)]
+    fn literal(&mut self, literal: &[u8]) -> Option<()> {
+        self.cursor.literal(literal)
+    }
+
+    /// The inside of a string without escapes, and its closing quote.
+    #[inline(always)]
+    fn text(&mut self) -> Option<Span> {
+        self.cursor.span().filter(|span| !span.escaped)
+    }
+
+    #[inline(always)]
+    fn nonempty_text(&mut self) -> Option<Span> {
+        self.text().filter(|span| span.start < span.end)
+    }
+
+    #[inline(always)]
+    fn positive(&mut self) -> Option<()> {
+        (self.cursor.integer()? > 0).then_some(())
+    }
+
+    /// Any value inside so many arrays and objects.
+    #[inline(always)]
+    fn value(&mut self, levels: usize) -> Option<Skipped> {
+        let (cursor, nesting) = (&mut self.cursor, &mut self.scratch.nesting);
+        let skipped = skip_value(cursor.bytes, cursor.at, self.max_depth - levels, nesting)?;
+        cursor.at = skipped.end;
+        Some(skipped)
+    }
+
+    /// A value inside so many arrays and objects, without what rules A2 to A4, B, C3 and C4 look for.
+    #[inline(always)]
+    fn unretired(&mut self, levels: usize) -> Option<()> {
+        (!self.value(levels)?.may_be_retired).then_some(())
+    }
+
+    /// An object of `turn` and perhaps `step`.
+    #[inline(always)]
+    fn place(&mut self) -> Option<()> {
+        self.literal(b"{\"turn\":")?;
+        self.cursor.integer()?;
+        if self.literal(b",\"step\":").is_some() {
+            self.cursor.integer()?;
+        }
+        self.literal(b"}")
+    }
+
+    /// The data of a settlement, which starts with its place.
+    #[inline(always)]
+    fn settlement(&mut self) -> Option<StreamCounts> {
+        self.literal(b"{\"turn\":")?;
+        self.cursor.integer()?;
+        self.literal(b",\"step\":")?;
+        self.cursor.integer()?;
+        let mut counts = None;
+        while self.literal(b",\"").is_some() {
+            if self.literal(b"stream\":").is_none() {
+                // A key without an escape is not the stream's.
+                self.text()?;
+                self.literal(b":")?;
+                self.unretired(2)?;
+            } else if counts.replace(self.stream()?).is_some() {
+                return None;
+            }
+        }
+        self.literal(b"}")?;
+        counts
+    }
+
+    #[inline(always)]
+    fn stream(&mut self) -> Option<StreamCounts> {
+        let start = self.cursor.at;
+        self.literal(b"[")?;
+        let nesting = &mut self.scratch.nesting;
+        let records = skip_records(self.cursor.bytes, start, self.max_depth - 3, nesting)?;
+        self.cursor.at = records.end;
+        (!records.may_be_retired).then_some(StreamCounts {
+            records: u64::from(records.count),
+            chunks: u64::from(records.chunks),
+        })
+    }
+
+    /// The data of a tool/result that keeps rule E and has no `error`, of which rule F speaks.
+    #[inline(always)]
+    fn tool_result(&mut self) -> Option<()> {
+        self.literal(b"{\"turn\":")?;
+        self.cursor.integer()?;
+        self.literal(b",\"step\":")?;
+        self.cursor.integer()?;
+        self.literal(b",\"message\":{\"role\":\"tool\",\"source\":{\"kind\":\"tool\",\"callId\":\"")?;
+        let source = self.nonempty_text()?;
+        self.literal(b"},\"toolCallId\":\"")?;
+        let call = self.nonempty_text()?;
+        let bytes = self.cursor.bytes;
+        if bytes.get(source.start..source.end) != bytes.get(call.start..call.end) {
+            return None;
+        }
+        self.literal(b",\"content\":")?;
+        self.content()?;
+        if self.literal(b",\"isError\":").is_some() && self.literal(b"false").is_none() {
+            self.literal(b"true")?;
+        }
+        self.literal(b",\"id\":\"")?;
+        self.nonempty_text()?;
+        self.literal(b"}}")
+    }
+
+    /// The data of a system/message that keeps rule D.
+    #[inline(always)]
+    fn system_message(&mut self) -> Option<()> {
+        self.literal(b"{\"turn\":")?;
+        self.positive()?;
+        self.literal(b",\"step\":")?;
+        self.positive()?;
+        self.literal(b",\"message\":{\"role\":\"system\",\"content\":")?;
+        self.texts()?;
+        self.literal(b",\"source\":")?;
+        self.unretired(3)?;
+        self.literal(b",\"id\":\"")?;
+        self.nonempty_text()?;
+        self.literal(b"}}")
+    }
+
+    /// Blocks of a message; those of other types than text are not to be retired.
+    #[inline(always)]
+    fn content(&mut self) -> Option<()> {
+        let start = self.cursor.at;
+        if self.texts().is_some() {
+            return Some(());
+        }
+        self.cursor.at = start;
+        (self.cursor.bytes.get(start) == Some(&b'[')).then_some(())?;
+        self.unretired(3)
+    }
+
+    /// Text blocks, one or more.
+    #[inline(always)]
+    fn texts(&mut self) -> Option<()> {
+        self.literal(b"[")?;
+        loop {
+            self.literal(b"{\"type\":\"text\",\"text\":\"")?;
+            self.cursor.span()?;
+            self.literal(b"}")?;
+            if self.literal(b",").is_none() {
+                return self.literal(b"]");
+            }
+        }
+    }
+
+    /// The data of a request/header that keeps rules A5 and C2.
+    #[inline(always)]
+    fn request_header(&mut self) -> Option<()> {
+        self.literal(b"{\"header\":")?;
+        let rest = self.cursor.bytes.get(self.cursor.at..)?;
+        let known = &self.scratch.header;
+        if !known.is_empty() && self.scratch.header_depth == self.max_depth && rest.starts_with(known) {
+            // Where an object starts with the same bytes it ends with them.
+            self.cursor.at += known.len();
+        } else {
+            self.new_header(rest)?;
+        }
+        self.literal(b",\"reason\":\"")?;
+        self.cursor.span()?;
+        self.literal(b"}")
+    }
+
+    /// A request header that starts these bytes.
+    #[inline(never)]
+    fn new_header(&mut self, rest: &[u8]) -> Option<()> {
+        (rest.first() == Some(&b'{')).then_some(())?;
+        let skipped = self.value(2)?;
+        (!skipped.may_be_ruled).then_some(())?;
+        let len = skipped.end - (self.cursor.bytes.len() - rest.len());
+        if let Some(header) = rest.get(..len).filter(|header| header.len() <= MAX_HEADER_BYTES) {
+            self.scratch.header.clear();
+            self.scratch.header.extend_from_slice(header);
+            self.scratch.header_depth = self.max_depth;
+        }
+        Some(())
+    }
+
+    /// The rest of an array of increasing seqs before this one, one or more.
+    #[inline(always)]
+    fn earlier_seqs(&mut self, seq: u64) -> Option<()> {
+        let mut next = 0;
+        loop {
+            let earlier = u64::try_from(self.cursor.integer()?).ok()?;
+            if earlier < next || earlier >= seq {
+                return None;
+            }
+            next = earlier + 1;
+            if self.literal(b",").is_none() {
+                return self.literal(b"]");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+    use crate::row::{Mode, Row, RowScanner, ScanOptions, Unseen};
+
+    const HEADER: &str =
+        r#"{"type":"session","version":4,"id":"s","createdAt":0,"isSeeded":false,"delegationDepth":0}"#;
+
+    const STREAM: &str = r#"[{"type":"chunk","time":5,"chunk":{"type":"block-start","index":0,"blockType":"text"}},{"type":"text-chunks","time0":5,"index":0,"dt":[1],"texts":["a\n","b"]},{"type":"chunk","time":7,"chunk":{"type":"finish","reason":{"kind":"stop"}}}]"#;
+
+    /// Data of each kind of row, as the harness spells them.
+    fn events() -> Vec<(&'static str, String, &'static str)> {
+        let place = r#""turn":1,"step":1"#;
+        let text = r#"{"type":"text","text":"a \"b\"\n"}"#;
+        let user = format!(r#"{{"role":"user","content":[{text}],"source":{{"kind":"user"}},"id":"u"}}"#);
+        let tools = r#"[{"name":"n","parameters":{"type":"object","required":["path"]}}]"#;
+        vec![
+            ("turn/start", r#"{"turn":1}"#.into(), ""),
+            ("step/start", format!("{{{place}}}"), ""),
+            ("step/end", format!("{{{place}}}"), ""),
+            (
+                "turn/end",
+                r#"{"turn":1,"reason":{"kind":"completed"}}"#.into(),
+                "",
+            ),
+            ("user/message", user, r#","surfaceOp":"append""#),
+            (
+                "system/message",
+                format!(
+                    r#"{{{place},"message":{{"role":"system","content":[{text},{text}],"source":{{"kind":"k"}},"id":"i"}}}}"#
+                ),
+                r#","surfaceOp":{"op":"replace","start":0,"end":0}"#,
+            ),
+            (
+                "request/header",
+                format!(r#"{{"header":{{"config":{{"model":"m"}},"tools":{tools}}},"reason":"initial"}}"#),
+                "",
+            ),
+            (
+                "tool/call",
+                format!(r#"{{{place},"callId":"c","name":"n","arguments":"{{\"a\": 1.5}}"}}"#),
+                "",
+            ),
+            (
+                "tool/result",
+                format!(
+                    r#"{{{place},"message":{{"role":"tool","source":{{"kind":"tool","callId":"c"}},"toolCallId":"c","content":[{text}],"isError":false,"id":"r"}}}}"#
+                ),
+                r#","sourceEventSeqs":[0,2],"surfaceOp":"append""#,
+            ),
+            (
+                "assistant/message",
+                format!(
+                    r#"{{{place},"message":{{"role":"assistant","content":[{text}],"id":"a"}},"usage":{{"inputTokens":1}},"stream":{STREAM}}}"#
+                ),
+                r#","surfaceOp":"append""#,
+            ),
+            (
+                "assistant/attempt",
+                format!(r#"{{{place},"stream":{STREAM},"more":[0]}}"#),
+                "",
+            ),
+            ("x/plugin", "[null,-0,1e2,{}]".into(), r#","ignorable":true"#),
+        ]
+    }
+
+    struct Chance(u64);
+
+    impl Chance {
+        fn below(&mut self, limit: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            usize::try_from(self.0 >> 33).unwrap() % limit.max(1)
+        }
+    }
+
+    fn row(event: &(&str, String, &str), seq: usize) -> String {
+        let (kind, data, rest) = event;
+        format!(
+            r#"{{"type":"{kind}","seq":{seq},"time":{},"data":{data}{rest}}}"#,
+            1_780_000_000_000 + seq
+        )
+    }
+
+    /// Puts something else at a place of a row, mostly something that is JSON there.
+    fn change(chance: &mut Chance, row: &mut String) {
+        const WORDS: [&str; 24] = [
+            "tool-result",
+            "tool-addition",
+            "developer",
+            "plugin",
+            "deferLoading",
+            "system",
+            "stream",
+            "data",
+            "seq",
+            "",
+            "c",
+            "type",
+            "text",
+            "session/end-seed",
+            "tool/code-dispatch",
+            "developer/message",
+            "content",
+            "error",
+            "\\u0073tream",
+            "\\u0070lugin",
+            "turn/end",
+            "tool/result",
+            "system/message",
+            "request/header",
+        ];
+        const VALUES: [&str; 12] = [
+            "null",
+            "true",
+            "-0",
+            "0",
+            "1",
+            "2.0",
+            "9007199254740992",
+            "{}",
+            "[]",
+            r#"[{"type":"tool-result"}]"#,
+            r#""plugin""#,
+            r#"{"kind":"plugin"}"#,
+        ];
+        let quotes: Vec<usize> = row.match_indices('"').map(|(at, _)| at).collect();
+        let starts: Vec<usize> = row.match_indices(':').map(|(at, _)| at + 1).collect();
+        let pick = |chance: &mut Chance, of: &[usize]| of.get(chance.below(of.len())).copied().unwrap_or(0);
+        match chance.below(9) {
+            // Another text between two quotes that follow each other.
+            0..=3 if quotes.len() > 1 => {
+                let first = chance.below(quotes.len() - 1);
+                row.replace_range(
+                    quotes[first] + 1..quotes[first + 1],
+                    WORDS[chance.below(WORDS.len())],
+                );
+            }
+            // Another value up to the next comma.
+            4 | 5 if !starts.is_empty() => {
+                let start = pick(chance, &starts);
+                let len = row[start..].find([',', '}']).unwrap_or(0);
+                row.replace_range(start..start + len, VALUES[chance.below(VALUES.len())]);
+            }
+            // One more member at the start of an object.
+            6 => {
+                let objects: Vec<usize> = row.match_indices('{').map(|(at, _)| at + 1).collect();
+                let (word, value) = (
+                    WORDS[chance.below(WORDS.len())],
+                    VALUES[chance.below(VALUES.len())],
+                );
+                row.insert_str(pick(chance, &objects), &format!(r#""{word}":{value},"#));
+            }
+            7 => {
+                let spaces: Vec<usize> = row.match_indices([',', ':', '}']).map(|(at, _)| at).collect();
+                row.insert(pick(chance, &spaces), ' ');
+            }
+            _ => {
+                let at = chance.below(row.len());
+                if row.is_char_boundary(at) && row.is_char_boundary(at + 1) {
+                    let other = ["\\", "\"", "}", "]", ",", "0", "é", "\u{1}", ""][chance.below(9)];
+                    row.replace_range(at..=at, other);
+                }
+            }
+        }
+    }
+
+    /// What a scan finds that looks into rows or does not.
+    fn found(text: &[u8], piece: usize, options: ScanOptions, looks: bool) -> String {
+        let mut scanner = RowScanner::new(options);
+        let mut fed = Ok(());
+        for bytes in text.chunks(piece) {
+            fed = fed.and_then(|()| {
+                if looks {
+                    scanner.feed(bytes, &mut |_: &Row<'_>| {})
+                } else {
+                    scanner.feed_to(bytes, &mut Unseen)
+                }
+            });
+        }
+        format!("{fed:?} {:?}", scanner.finish())
+    }
+
+    #[test]
+    fn a_scan_without_a_tape_finds_what_one_with_it_finds() {
+        let events = events();
+        let mut chance = Chance(0x5eed);
+        let mut ends = [0; 3];
+        for case in 0..6_000 {
+            let mut text = HEADER.to_owned();
+            for seq in 0..=chance.below(9) {
+                let mut row = row(&events[chance.below(events.len())], seq);
+                if chance.below(8) == 0 {
+                    for _ in 0..=chance.below(2) {
+                        change(&mut chance, &mut row);
+                    }
+                }
+                text.push('\n');
+                text.push_str(&row);
+            }
+            text.push_str(["\n", "\n", "\n", ""][chance.below(4)]);
+            let options = ScanOptions {
+                mode: [Mode::Strict, Mode::Recoverable][chance.below(2)],
+                generation: None,
+                check_streams: chance.below(4) > 0,
+                keeps_records: false,
+                limits: Limits {
+                    max_depth: [1024, 9, 8, 6][chance.below(4)],
+                    max_row_bytes: [1 << 20, 300][usize::from(chance.below(8) == 0)],
+                    ..Limits::default()
+                },
+            };
+            let piece = [usize::MAX, 1 + chance.below(400)][chance.below(2)];
+            let (exact, quick) = (
+                found(text.as_bytes(), piece, options, true),
+                found(text.as_bytes(), piece, options, false),
+            );
+            assert_eq!(quick, exact, "case {case}, {options:?}: {text}");
+            ends[if exact.contains("Err(") {
+                0
+            } else {
+                1 + usize::from(exact.contains("issue: None"))
+            }] += 1;
+        }
+        assert!(ends.iter().all(|&count| count > 300), "{ends:?}");
+    }
+
+    #[test]
+    fn the_spelling_of_the_harness_is_recognised() {
+        let mut scratch = Scratch::default();
+        for (seq, event) in events().iter().enumerate() {
+            let text = row(event, seq + 3) + "\n";
+            for _ in 0..2 {
+                let found = event_row(text.as_bytes(), 64, &mut scratch, |_| false).unwrap();
+                assert_eq!((found.seq, found.len), (seq as u64 + 3, text.len()), "{text}");
+                assert!(found.event_type(text.as_bytes()).text_is(event.0));
+                let is_settlement = event.0.starts_with("assistant/");
+                let counts = StreamCounts {
+                    records: 3,
+                    chunks: 4,
+                };
+                assert_eq!(found.stream, is_settlement.then_some(counts));
+            }
+        }
+    }
+
+    #[test]
+    fn a_known_header_is_judged_by_the_bytes_behind_it() {
+        let mut scratch = Scratch::default();
+        let header = |rest: &str| {
+            format!(r#"{{"type":"request/header","seq":0,"time":1,"data":{{"header":{{"a":[1]}}{rest}"#)
+        };
+        let known = header(",\"reason\":\"r\"}}\n");
+        assert!(event_row(known.as_bytes(), 64, &mut scratch, |_| false).is_some());
+        assert_eq!(scratch.header, br#"{"a":[1]}"#);
+        for rest in [
+            "",
+            ",",
+            ",\"reason\":1}}\n",
+            "}}",
+            ",\"reason\":\"r\",\"header\":1}}\n",
+            "]}\n",
+        ] {
+            assert!(
+                event_row(header(rest).as_bytes(), 64, &mut scratch, |_| false).is_none(),
+                "{rest}"
+            );
+        }
+        // With fewer levels it is read again.
+        assert!(event_row(known.as_bytes(), DEPTH, &mut scratch, |_| false).is_some());
+        assert_eq!(scratch.header_depth, DEPTH);
+    }
+}
