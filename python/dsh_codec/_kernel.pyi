@@ -18,6 +18,7 @@ from dsh_codec._types import (
     CallScan,
     ChunkRun,
     CommonRow,
+    Compression,
     DerivedColumns,
     EncodedRows,
     FileScan,
@@ -36,6 +37,7 @@ from dsh_codec._types import (
     TimedCall,
     TimedChunk,
     TokenScan,
+    TokenSums,
 )
 from dsh_codec.errors import SidecarError
 
