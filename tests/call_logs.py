@@ -215,3 +215,95 @@ def damaged(data: bytes, seed: int) -> bytes:
         at = chance.randrange(len(out))
         out[at] = chance.choice(b'09"\\{}[],:-ae\n')
     return bytes(out[: chance.randrange(1, len(out))] if chance.random() < 0.2 else out)
+
+
+_MEMBERS = (
+    '"type":"usage"',
+    '"type":"usage"',
+    '"type":"usage"',
+    '"type":"finish"',
+    '"type":"text-delta"',
+    '"type":"us\\u0061ge"',
+    '"ty\\u0070e":"usage"',
+    '"type":null',
+    '"type":["usage"]',
+    '"type":[1,"usage"]',
+    '"type":{"type":"usage"}',
+    '"usage":%s',
+    '"usage":%s',
+    '"usage":%s',
+    '"us\\u0061ge":%s',
+    '"usage":null',
+    '"usage":[{"inputTokens":1}]',
+    '"reason":{"kind":"stop"}',
+    '"reason":{"type":"finish","kind":"er\\u0072or"}',
+    '"block":{"type":"usage","usage":{"inputTokens":1}}',
+    '"block":[{"type":"finish","reason":{"kind":"x"}},[]]',
+    '"text":"{\\"type\\":\\"usage\\",\\"usage\\":{}}"',
+    '"index":1.5',
+    '"index":-0',
+)
+_RECORDS = (
+    '{"type":"chunk","time":%d,"chunk":%s}',
+    '{"type":"chunk","time":%d,"chunk":%s}',
+    '{"type":"chunk","time":%d,"chunk":%s}',
+    '{"type":"chunk","time":%d,"chunk":%s}',
+    '{"time":%d,"type":"chunk","chunk":%s}',
+    '{"type":"chunk","time":%d,"chunk":%s,"type":"x"}',
+    '{"type":"chunk","time":%d,"chunk":%s,"chunk":{"type":"finish"}}',
+    '{"type":"chunk","time":%d,"chunk":[%s]}',
+    '{"type":"chunk", "time":%d,"chunk":%s}',
+    '{"type":"ch\\u0075nk","time":%d,"chunk":%s}',
+    '{"type":"text-chunks","time0":%d,"index":0,"dt":[],"texts":["a"],"chunk":%s}',
+)
+_RUN = '{"type":"text-chunks","time0":5,"index":0,"dt":[1],"texts":["a","b"]}'
+_DATA = (
+    '{"turn":1,"step":1,"stream":[%s]}',
+    '{"turn":1,"step":1,"stream":[%s]}',
+    '{"turn":1,"step":1,"usage":{"inputTokens":5},"stream":[%s]}',
+    '{"stream":[%s],"turn":1,"usage":{"type":"usage"}}',
+    '{"turn":1,"step":1,"stre\\u0061m":[%s]}',
+    '{"turn":1,"step":1,"stream":[{"type":"chunk","time":1,"chunk":{"type":"finish"}}],"stream":[%s]}',
+    '{"turn":1,"step":1,"rawMessage":{"stream":[%s]},"stream":[]}',
+    '{"turn":1,"x\\"stream":[%s]}',
+)
+
+
+def _odd_usage(chance: random.Random) -> str:
+    keys = ("inputTokens", "outputTokens", "cacheReadTokens", "output\\u0054okens")
+    values = ("0", "7", "-0", "1e3", "12.0", "-1", "0.5", "9007199254740991", "1" * 20)
+    pairs = [
+        f'"{chance.choice(keys)}":{chance.choice((*values, "null", "[7]"))}'
+        for _ in range(chance.randrange(5))
+    ]
+    return "{" + ",".join(pairs) + "}"
+
+
+def _odd_chunk(chance: random.Random) -> str:
+    members = [chance.choice(_MEMBERS) for _ in range(chance.randrange(5))]
+    if chance.random() < 0.6:
+        kind = chance.choice(("usage", "usage", "finish"))
+        more = {"usage": '"usage":%s', "finish": '"reason":{"kind":"stop"}'}
+        members[:0] = [f'"type":"{kind}"', more[kind]]
+    chosen = (
+        part.replace("%s", _odd_usage(chance)) if "%s" in part else part
+        for part in members
+    )
+    return "{" + ",".join(chosen) + "}"
+
+
+def oddly_spelled(seed: int, count: int = 6) -> bytes:
+    """Return a log of attempts whose chunks say in odd ways of which type they are."""
+    chance = random.Random(seed)  # noqa: S311 - seeded data
+    lines = [json.dumps(rows(seed, count=0)[0], separators=(",", ":"))]
+    for seq in range(count):
+        records = [
+            _RUN
+            if chance.random() < 0.2
+            else chance.choice(_RECORDS) % (time, _odd_chunk(chance))
+            for time in range(chance.randrange(6))
+        ]
+        data = chance.choice(_DATA) % ",".join(records)
+        row = f'{{"type":"assistant/attempt","seq":{seq},"time":1,"data":{data}}}'
+        lines.append(row)
+    return "\n".join([*lines, ""]).encode()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dsh_codec as dsh
-from call_logs import damaged, rows, spoiled, text_of
+from call_logs import damaged, oddly_spelled, rows, spoiled, text_of
 from dsh_codec import _native, _pure
 from dsh_codec._types import Call, TimedCall, ToolTime
 from session_files import Session, answer, attempt, call, event, open_rows, text_run
@@ -74,6 +74,30 @@ def test_kernels_agree_about_damage() -> None:
     for seed in range(600):
         bad = damaged(data, seed)
         assert shown(_native, bad, **ALL) == shown(_pure, bad, **ALL), seed
+
+
+def test_chunks_are_found_without_a_look_at_their_stream(tmp_path: Path) -> None:
+    """Without times, the native kernel takes the chunks that it noted while it scanned."""
+    path = tmp_path / "session.v4.jsonl"
+    known = finished = 0
+    for seed in range(1500):
+        data = oddly_spelled(seed)
+        found = scan(_native, data, times=False)
+        assert repr(found) == repr(scan(_pure, data, times=False)), seed
+        unknown: Any = dict.fromkeys(Call._fields[17:24])
+        full = [timed.call._replace(**unknown) for timed in scan(_native, data)]
+        calls = [timed.call for timed in found]
+        assert calls == full, seed
+        known += sum(call.input is not None for call in calls)
+        finished += sum(call.finish is not None for call in calls)
+        if seed % 10 == 0:
+            path.write_bytes(data)
+            reader = _native.CallReader()
+            sums = reader.sum_file(path, generation=4).sums
+            assert sums == _pure.CallReader().sum_file(path, generation=4).sums, seed
+            assert dsh.usage(path).totals.calls == sums.calls == len(calls)
+    assert known > 1000
+    assert finished > 100
 
 
 def test_columns_that_are_not_asked_for_are_unknown(kernel: ModuleType) -> None:
@@ -217,6 +241,38 @@ def test_sums_leave_out_inherited_calls(kernel: ModuleType, tmp_path: Path) -> N
     assert type(found).__name__ == "TokenScan"
 
 
+def test_files_are_summed_together(kernel: ModuleType, tmp_path: Path) -> None:
+    files: dict[str, bytes] = {
+        "a": PLAIN,
+        "zstd": ZSTD,
+        "b": text_of(rows(4)),
+        "old": PLAIN.replace(b'"version":4', b'"version":3'),
+        "damaged": PLAIN.replace(b'"seq":1', b'"seq":1,'),
+        "c": text_of(rows(5)),
+        "empty": b"",
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    names = [*files, "missing"]
+    paths = [str(tmp_path / name) for name in names]
+    reader = kernel.CallReader(**ALL)
+    found, left = reader.sum_files(paths, generation=4, compression="none")
+    expected = [listed(kernel, tmp_path / name) for name in "abc"]
+    refused = ["zstd", "old", "damaged", "empty", "missing"]
+    assert [names[place] for place in left] == refused
+    assert found.calls == sum(count for count, _, _ in expected)
+    for column in range(6):
+        assert found.sums[column] == sum(sums[column] for _, sums, _ in expected)
+        assert found.known[column] == sum(known[column] for _, _, known in expected)
+    assert repr(found) == repr(
+        _pure.CallReader(**ALL).sum_files(paths, generation=4, compression="none")[0]
+    )
+    nothing, left = reader.sum_files([], generation=4, compression="zstd")
+    assert (nothing, left) == ((0, (0,) * 6, (0,) * 6), [])
+    with pytest.raises(ValueError, match="generation"):
+        reader.sum_files(paths, generation=1, compression="none")
+
+
 def test_sums_are_exact_beyond_64_bits(kernel: ModuleType, tmp_path: Path) -> None:
     names = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
     most = 2**53 - 1
@@ -244,6 +300,30 @@ def test_kernels_agree_about_sums_of_odd_values(tmp_path: Path) -> None:
             )
             assert found.endswith(f"sums={expected})"), seed
     assert read > 100
+
+
+def test_sums_of_damaged_logs_are_those_of_the_listed_calls(tmp_path: Path) -> None:
+    """Rows that no sum is made from are not parsed; what is wrong with them is told all the same."""
+    path = tmp_path / "log"
+    read = 0
+    for seed in range(900):
+        path.write_bytes(damaged(text_of(rows(seed % 30)), seed))
+        found = sums_of(_native, path)
+        if type(found) is str:
+            read += 1
+            count, sums, known = listed(_native, path)
+            expected = (
+                f"TokenSums(calls={count}, sums={tuple(sums)}, known={tuple(known)})"
+            )
+            assert found.endswith(f"sums={expected})"), seed
+        else:
+            with pytest.raises(found[0]) as caught:
+                listed(_native, path)
+            error = caught.value
+            assert found[1:] == (error.line, error.offset, error.seq), seed
+        if seed % 9 == 0:
+            assert found == sums_of(_pure, path), seed
+    assert 200 < read < 900
 
 
 def test_reader_goes_on_after_a_refusal(kernel: ModuleType, tmp_path: Path) -> None:
@@ -399,7 +479,12 @@ def test_sessions_that_cannot_be_read_are_those_of_find(tmp_path: Path) -> None:
     assert len(expected) == 8
     usage = dsh.usage([good, old, odd, tmp_path / "broken" / "rest"])
     assert (usage.log_count, usage.errors) == (4, ())
+    whole = dsh.usage(tmp_path)
     by = dsh.usage(tmp_path, by=("session", "project", "lineage"))
+    assert (whole.totals, whole.log_count) == (by.totals, by.log_count)
+    assert [(s.path, str(s.error)) for s in whole.errors] == [
+        (s.path, str(s.error)) for s in by.errors
+    ]
     assert [row.key[0] for row in by] == ["good", "old", "s-1"]
 
 

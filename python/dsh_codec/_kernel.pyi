@@ -18,6 +18,7 @@ from dsh_codec._types import (
     CallScan,
     ChunkRun,
     CommonRow,
+    Compression,
     DerivedColumns,
     EncodedRows,
     FileScan,
@@ -36,6 +37,7 @@ from dsh_codec._types import (
     TimedCall,
     TimedChunk,
     TokenScan,
+    TokenSums,
 )
 from dsh_codec.errors import SidecarError
 
@@ -537,6 +539,29 @@ class CallReader:
             DshCodecError: As for `read_file`.
             OSError: As there.
             ValueError: As there.
+        """
+
+    def sum_files(
+        self,
+        paths: list[str],
+        /,
+        *,
+        generation: int,
+        compression: Compression,
+    ) -> tuple[TokenSums, list[int]]:
+        """Sum up the tokens of the own calls of several log files, without values for each.
+
+        Args:
+            paths: The files.
+            generation: The generation that their headers must have, 2 to 4.
+            compression: How they must be stored.
+
+        Returns:
+            The sums over the files that `sum_file` would read and that are stored like this,
+            and the places in `paths` of all others, which contribute nothing.
+
+        Raises:
+            ValueError: Another generation was asked for.
         """
 
 class CallScanner:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from dsh_codec._types import Call, TimedCall, TokenSums, ToolTime
@@ -393,6 +394,15 @@ def sum_tokens(calls: list[Call]) -> TokenSums:
         len(calls),
         tuple([sum(filter(None, column)) for column in columns]),
         tuple([len(column) - column.count(None) for column in columns]),
+    )
+
+
+def merged_sums(one: TokenSums, other: TokenSums) -> TokenSums:
+    """Return the sums over the calls of both."""
+    return TokenSums(
+        one.calls + other.calls,
+        tuple(map(add, one.sums, other.sums)),
+        tuple(map(add, one.known, other.known)),
     )
 
 

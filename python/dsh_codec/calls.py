@@ -15,7 +15,7 @@ from dsh_codec._types import (
 )
 from dsh_codec.attempts import iter_attempts
 from dsh_codec.call_rows import CallColumns, CallRows, sum_tokens
-from dsh_codec.corpus import own_from, read_logs
+from dsh_codec.corpus import SCANNED_GENERATIONS, JointReadings, own_from, read_logs
 from dsh_codec.errors import DshCodecError
 from dsh_codec.row import Event
 from dsh_codec.tools import place_of
@@ -137,9 +137,33 @@ def read_token_sums(
     return read_logs(places, read, read_file=read_file, compression=compression)
 
 
+def read_token_totals(
+    places: Places, *, compression: Compression | None = None
+) -> Readings[TokenSums]:
+    """Sum up the tokens of the own calls of all logs.
+
+    Args:
+        places: Where they lie.
+        compression: Decides where both encodings of a generation are present.
+
+    Returns:
+        Sums over some of the logs, which together are sums over all of them.
+    """
+    columns = CallColumns(times=False)
+    reader = kernel.CallReader(**columns._asdict())
+
+    def read(log: Log) -> Iterable[TokenSums]:
+        own = [timed.call for timed in read_calls(log, columns) if timed.call.own]
+        return (sum_tokens(own),)
+
+    return JointReadings(
+        places, read, read_files=reader.sum_files, compression=compression
+    )
+
+
 def _read_file(read: Callable[..., S], session: Session) -> S | None:
     """Return what the kernel reads of a file; None if `Log` has to."""
-    if session.generation is None or not 2 <= session.generation <= 4:
+    if session.generation not in SCANNED_GENERATIONS:
         return None
     try:
         found = read(session.path, generation=session.generation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, nullcontext
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from dsh_codec.errors import DshCodecError, UnsupportedError
 from dsh_codec.find import Session, find, find_unread, lineage_of, read_entry
@@ -34,6 +34,13 @@ Place: TypeAlias = str | os.PathLike[str] | Session | Log
 
 Places: TypeAlias = Place | Iterable[Place]
 """One place or many. What lies under several of them is read once."""
+
+
+SCANNED_GENERATIONS: Final = (2, 3, 4)
+"""Generations whose calls a scan finds; in older ones attempts are groups of rows."""
+
+_MOST_WAITING: Final = 64
+"""Files that are read at once: so many entries are in memory."""
 
 
 class Readings(Iterator[T], Generic[T]):
@@ -67,26 +74,16 @@ class Readings(Iterator[T], Generic[T]):
         return next(self._items)
 
     def _iterate(self, places: Places, compression: Compression | None) -> Iterator[T]:
-        seen: set[tuple[int, int]] = set()
         look = find if self._read_file is None else find_unread
-        for place in _each(places):
-            if isinstance(place, Log):
-                yield from self._take(_session_of(place), place)
-                continue
-            entries = (
-                [place]
-                if isinstance(place, Session)
-                else look(place, compression=compression)
-            )
-            for session in entries:
-                if session.error is not None:
-                    self.errors.append(session)
-                elif _is_new(session.path, seen):
-                    yield from self._take(session, None)
+        for session, log in _each_once(places, look, compression):
+            if session.error is not None:
+                self.errors.append(session)
+            else:
+                yield from self._take(session, log)
 
     def _take(self, session: Session, log: Log | None) -> Iterable[T]:
-        if log is None and self._read_file is not None:
-            found = self._read_file(session)
+        if log is None:
+            found = None if self._read_file is None else self._read_file(session)
             if found is not None:
                 self.log_count += 1
                 return found
@@ -109,6 +106,71 @@ class Readings(Iterator[T], Generic[T]):
             return ()
         self.log_count += 1
         return items
+
+
+class JointReadings(Readings[T]):
+    """`Readings` that read many files at once where nobody asks for what each of them holds."""
+
+    def __init__(
+        self,
+        places: Places,
+        read: Callable[[Log], Iterable[T]],
+        *,
+        read_files: Callable[..., tuple[T, list[int]]],
+        compression: Compression | None = None,
+    ) -> None:
+        """Prepare; nothing is read before the first item is asked for.
+
+        Args:
+            places: Where the logs lie.
+            read: Reads a log that has to be opened.
+            read_files: Reads files of the same generation and compression, given by their
+                paths, and returns what all of them hold together, and the places of those
+                that have to be opened.
+            compression: Decides where both encodings of a generation are present.
+        """
+        super().__init__(places, read, compression=compression)
+        self._read_files = read_files
+
+    def _iterate(self, places: Places, compression: Compression | None) -> Iterator[T]:
+        waiting: list[Session] = []
+        for session, log in _each_once(places, find_unread, compression):
+            can_wait = (
+                log is None
+                and session.error is None
+                and session.generation in SCANNED_GENERATIONS
+            )
+            if waiting and not (can_wait and _is_alike(session, waiting)):
+                yield from self._take_all(waiting)
+                waiting = []
+            if can_wait:
+                waiting.append(session)
+            elif session.error is not None:
+                self.errors.append(session)
+            else:
+                yield from self._take(session, log)
+        if waiting:
+            yield from self._take_all(waiting)
+
+    def _take_all(self, sessions: list[Session]) -> Iterator[T]:
+        found, left = self._read_files(
+            [session.path for session in sessions],
+            generation=sessions[0].generation,
+            compression=sessions[0].compression,
+        )
+        self.log_count += len(sessions) - len(left)
+        yield found
+        for place in left:
+            yield from self._take(sessions[place], None)
+
+
+def _is_alike(session: Session, waiting: list[Session]) -> bool:
+    first = waiting[0]
+    return (
+        session.generation == first.generation
+        and session.compression == first.compression
+        and len(waiting) < _MOST_WAITING
+    )
 
 
 def read_logs(
@@ -178,6 +240,27 @@ def _each(places: Places) -> Iterable[Place]:
     if isinstance(places, str | os.PathLike | Session | Log):
         return (places,)
     return places
+
+
+def _each_once(
+    places: Places,
+    look: Callable[..., Iterator[Session]],
+    compression: Compression | None,
+) -> Iterator[tuple[Session, Log | None]]:
+    """Yield the sessions, each file once, with their logs if these are open."""
+    seen: set[tuple[int, int]] = set()
+    for place in _each(places):
+        if isinstance(place, Log):
+            yield _session_of(place), place
+            continue
+        entries = (
+            [place]
+            if isinstance(place, Session)
+            else look(place, compression=compression)
+        )
+        for session in entries:
+            if session.error is not None or _is_new(session.path, seen):
+                yield session, None
 
 
 def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:

@@ -90,6 +90,8 @@ class Grouping:
         is_bounded = since is not None or until is not None
         # Whether all own calls of a log are taken, and into one group.
         self.is_per_log = not is_bounded and _CONSTANTS.issuperset(self.by)
+        # Whether those of all logs are.
+        self.takes_everything = not is_bounded and not self.by
 
     def take(self, header: Header, found: list[TimedCall]) -> list[tuple[Key, Call]]:
         """Return the own calls of a log that lie between the bounds, each with its key.

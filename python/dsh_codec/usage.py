@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dsh_codec.call_rows import TOKEN_COLUMNS, CallColumns, sum_tokens
-from dsh_codec.calls import read_call_lists, read_token_sums
+from dsh_codec.call_rows import TOKEN_COLUMNS, CallColumns, merged_sums, sum_tokens
+from dsh_codec.calls import read_call_lists, read_token_sums, read_token_totals
 from dsh_codec.grouping import By, Grouping, Key, sort_key
 
 if TYPE_CHECKING:
@@ -157,7 +156,12 @@ def usage(
         return group
 
     found: Readings[Any]
-    if prices is None and grouping.is_per_log:
+    if prices is None and grouping.takes_everything:
+        found = read_token_totals(paths, compression=compression)
+        for sums in found:
+            if sums.calls:
+                group_of(()).add_sums(sums)
+    elif prices is None and grouping.is_per_log:
         found = read_token_sums(paths, grouping.sums, compression=compression)
         for key, sums in found:
             group_of(key).add_sums(sums)
@@ -194,9 +198,7 @@ def totals_members(totals: Totals) -> dict[str, Any]:
 class _Sums:
     def __init__(self, prices: PriceTable | None) -> None:
         self._prices = prices
-        self._calls = 0
-        self._sums = [0] * len(COLUMNS)
-        self._known = [0] * len(COLUMNS)
+        self._sums = sum_tokens([])
         self._cost: Decimal | None = None
         self._unpriced = 0
 
@@ -208,9 +210,7 @@ class _Sums:
 
     def add_sums(self, found: TokenSums) -> None:
         """Take sums over calls that need no cost."""
-        self._calls += found.calls
-        self._sums = list(map(add, self._sums, found.sums))
-        self._known = list(map(add, self._known, found.known))
+        self._sums = merged_sums(self._sums, found)
 
     def _add_cost(self, cost: Decimal | None) -> None:
         if cost is None:
@@ -220,22 +220,20 @@ class _Sums:
 
     def merge(self, other: _Sums) -> None:
         """Take what another one has."""
-        self._calls += other._calls
-        self._sums = list(map(add, self._sums, other._sums))
-        self._known = list(map(add, self._known, other._known))
+        self.add_sums(other._sums)
         self._unpriced += other._unpriced
         if other._cost is not None:
             self._add_cost(other._cost)
 
     def totals(self) -> Totals:
-        sums = [
-            value if known else None
-            for value, known in zip(self._sums, self._known, strict=True)
+        calls, sums, known = self._sums
+        values = [
+            value if count else None for value, count in zip(sums, known, strict=True)
         ]
-        unknown = [self._calls - known for known in self._known]
+        unknown = [calls - count for count in known]
         return Totals(
-            calls=self._calls,
-            **dict(zip(COLUMNS, sums, strict=True)),
+            calls=calls,
+            **dict(zip(COLUMNS, values, strict=True)),
             unknown=dict(zip(COLUMNS, unknown, strict=True)),
             cost=self._cost,
             unpriced=None if self._prices is None else self._unpriced,

@@ -9,6 +9,7 @@ from dsh_codec._pure.bulk import read_rows
 from dsh_codec._pure.json import parse
 from dsh_codec._pure.row import RowScanner
 from dsh_codec._types import CallScan, TokenScan
+from dsh_codec.errors import DshCodecError
 from dsh_codec.limits import MAX_DEPTH, MAX_FRAME_PLAIN_BYTES, MAX_ROW_BYTES
 
 if TYPE_CHECKING:
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from dsh_codec._types import Mode, Row, ScanResult, TimedCall
+    from dsh_codec._types import (
+        Compression,
+        Mode,
+        Row,
+        ScanResult,
+        TimedCall,
+        TokenSums,
+    )
     from dsh_codec.call_rows import CallRows
 
 _SETTLEMENTS = ("assistant/message", "assistant/attempt")
@@ -73,6 +81,27 @@ class CallReader:
         header, compression, calls = self.read_file(path, generation=generation)
         own = [timed.call for timed in calls if timed.call.own]
         return TokenScan(header, compression, sum_tokens(own))
+
+    def sum_files(
+        self, paths: list[str], /, *, generation: int, compression: Compression
+    ) -> tuple[TokenSums, list[int]]:
+        """Sum up the tokens of the own calls of several log files."""
+        from dsh_codec.call_rows import merged_sums, sum_tokens
+
+        _refuse_chunk_rows(generation)
+        total = sum_tokens([])
+        left = []
+        for place, path in enumerate(paths):
+            try:
+                found = self.sum_file(path, generation=generation)
+            except (DshCodecError, OSError):
+                left.append(place)
+                continue
+            if found.compression == compression:
+                total = merged_sums(total, found.sums)
+            else:
+                left.append(place)
+        return total, left
 
 
 class CallScanner:

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::frame::{FrameReader, FrameScanner, MAX_PIECE_BYTES, Step};
-use crate::row::{Accept, Mode, Row, RowScanner, ScanOptions, ScanResult, Unseen};
+use crate::row::{Accept, Mode, RowScanner, ScanOptions, ScanResult, Unseen};
 use crate::rules::Level;
 
 use frames::{Ahead, Input, Next, Run, add_frame, shrank};
@@ -430,7 +430,7 @@ pub fn read_rows(
     path: &Path,
     options: ScanOptions,
     buffers: &mut Buffers,
-    accept: &mut impl FnMut(&Row<'_>),
+    accept: &mut impl Accept,
 ) -> Result<FileScan> {
     if !path.metadata()?.is_file() {
         let refusal = std::io::Error::new(std::io::ErrorKind::InvalidInput, "this is no regular file");

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dsh_codec_core::Limits;
 use dsh_codec_core::bulk::{Buffers, Compression, FileScan, read_rows};
 use dsh_codec_core::calls::{self as core, CallOptions, CallRows, TokenRows};
-use dsh_codec_core::row::{Row, ScanOptions, ScanResult};
+use dsh_codec_core::row::{Accept, ScanOptions, ScanResult};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
@@ -246,7 +246,8 @@ impl CallReader {
         static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
         let mut rows = CallRows::new(self.calls);
-        let file = self.read(py, &path, generation, &mut |row| rows.take(row))?;
+        let keeps_records = self.calls.looks_into_records();
+        let file = self.read(py, &path, generation, keeps_records, &mut rows)?;
         let header = header_tuple(py, &file.scan.header)?;
         let session = session_of(&header)?;
         let calls = call_list(
@@ -268,31 +269,60 @@ impl CallReader {
         generation: Generation,
     ) -> KernelResult<Bound<'py, PyAny>> {
         static SCAN: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-        static SUMS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-        let mut rows = TokenRows::new(self.calls.auxiliary);
-        let file = self.read(py, &path, generation, &mut |row| rows.take(row))?;
+        let (file, sums) = self.sum(py, &path, generation)?;
         let header = header_tuple(py, &file.scan.header)?;
-        let core::TokenSums { calls, sums, known } = rows.sum(file.scan.inherited_event_count);
-        let sums = (calls, PyTuple::new(py, sums)?, PyTuple::new(py, known)?);
-        let sums = named_tuple(&class(py, &SUMS, "TokenSums")?, sums)?;
-        let fields = (header, compression_text(py, &file), sums);
+        let fields = (header, compression_text(py, &file), sums_tuple(py, &sums)?);
         Ok(named_tuple(&class(py, &SCAN, "TokenScan")?, fields)?)
+    }
+
+    /// Sum up the tokens of the own calls of several log files. See the stub.
+    #[pyo3(signature = (paths, /, *, generation, compression))]
+    fn sum_files<'py>(
+        &self,
+        py: Python<'py>,
+        paths: Vec<PathBuf>,
+        generation: Generation,
+        compression: &str,
+    ) -> KernelResult<(Bound<'py, PyAny>, Vec<usize>)> {
+        refuse_chunk_rows(Some(generation))?;
+        let (mut total, mut left) = (core::TokenSums::default(), Vec::new());
+        for (place, path) in paths.iter().enumerate() {
+            py.check_signals()?;
+            match self.sum(py, path, generation) {
+                Ok((file, sums)) if compression_name(&file) == compression => total.merge(&sums),
+                _ => left.push(place),
+            }
+        }
+        Ok((sums_tuple(py, &total)?, left))
     }
 }
 
 impl CallReader {
+    fn sum(
+        &self,
+        py: Python<'_>,
+        path: &Path,
+        generation: Generation,
+    ) -> KernelResult<(FileScan, core::TokenSums)> {
+        let mut rows = TokenRows::new(self.calls.auxiliary);
+        let file = self.read(py, path, generation, false, &mut rows)?;
+        let sums = rows.sum(file.scan.inherited_event_count);
+        Ok((file, sums))
+    }
+
     fn read(
         &self,
         py: Python<'_>,
         path: &Path,
         generation: Generation,
-        take: &mut (impl FnMut(&Row<'_>) + Send),
+        keeps_records: bool,
+        take: &mut (impl Accept + Send),
     ) -> KernelResult<FileScan> {
         refuse_chunk_rows(Some(generation))?;
         let scan = ScanOptions {
             generation: Some(generation.number()),
-            keeps_records: true,
+            keeps_records,
             ..self.scan
         };
         let file = py.detach(|| {
@@ -303,14 +333,23 @@ impl CallReader {
     }
 }
 
+fn sums_tuple<'py>(py: Python<'py>, sums: &core::TokenSums) -> PyResult<Bound<'py, PyAny>> {
+    static SUMS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+    let core::TokenSums { calls, sums, known } = *sums;
+    let fields = (calls, PyTuple::new(py, sums)?, PyTuple::new(py, known)?);
+    named_tuple(&class(py, &SUMS, "TokenSums")?, fields)
+}
+
+fn compression_name(file: &FileScan) -> &'static str {
+    match file.compression {
+        Compression::None => "none",
+        Compression::Zstd => "zstd",
+    }
+}
+
 fn compression_text<'py>(py: Python<'py>, file: &FileScan) -> Bound<'py, PyString> {
-    PyString::intern(
-        py,
-        match file.compression {
-            Compression::None => "none",
-            Compression::Zstd => "zstd",
-        },
-    )
+    PyString::intern(py, compression_name(file))
 }
 
 fn session_of<'py>(header: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {

@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::Place;
 use super::pace::{Marks, Pace, push_token_gaps};
 use super::tools::{ToolPairing, ToolTime};
-use crate::json::{Kind, Node};
-use crate::row::Row;
+use crate::json::{Kind, Node, Tape};
+use crate::row::{Accept, Row};
 
 /// What is collected.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +24,13 @@ pub struct CallOptions {
     pub gaps: bool,
     /// Requests that carry no usage.
     pub auxiliary: bool,
+}
+
+impl CallOptions {
+    /// Whether more is asked of a stream than the chunks that a scan notes.
+    pub fn looks_into_records(&self) -> bool {
+        self.times || self.gaps
+    }
 }
 
 /// What became of a call.
@@ -75,10 +82,10 @@ pub struct Tokens {
 
 impl Tokens {
     /// Those of a settlement, whose stream tells more than itself. Spec 80 §4 U1.
-    pub(super) fn of_settlement(data: Option<Node<'_>>, marks: &Marks<'_>) -> Self {
+    pub(super) fn of_settlement(data: Option<Node<'_>>, marks: &Marks<'_>, scratch: &mut Tape) -> Self {
         let usage = marks
             .usage
-            .and_then(|chunk| chunk.member("usage"))
+            .and_then(|chunk| chunk.on_tape(scratch).member("usage"))
             .filter(|usage| usage.kind() != Kind::Null)
             .or_else(|| data?.member("usage"))
             .filter(Node::is_object);
@@ -199,6 +206,7 @@ pub struct CallRows {
     requests: Vec<(u64, i64)>,
     pairing: ToolPairing,
     compaction_turn: Option<i64>,
+    scratch: Tape,
 }
 
 impl CallRows {
@@ -223,56 +231,6 @@ impl CallRows {
     /// The tool calls of a message, in its order; known when the log is through.
     pub fn tools_of(&self, call: &Call) -> &[ToolTime] {
         self.pairing.calls().get(call.tools.clone()).unwrap_or_default()
-    }
-
-    /// Takes an accepted row.
-    pub fn take(&mut self, row: &Row<'_>) {
-        let Some(event_type) = row.event_type else { return };
-        let Some(kind) = event_type.text() else { return };
-        let options = self.options;
-        let event = event_type.root();
-        let data = || event.member("data").filter(Node::is_object);
-        match &*kind {
-            b"assistant/message" => self.add_settlement(row, data(), true),
-            b"assistant/attempt" => self.add_settlement(row, data(), false),
-            b"request/header" => {
-                let header = object_member(data(), "header");
-                self.note_request(row, object_member(header, "config"));
-            }
-            b"request/context" => self.note_request(row, data()),
-            b"compaction/start" => self.compaction_turn = place_of(data()).turn,
-            b"compaction/end" | b"session/end-seed" => self.compaction_turn = None,
-            b"compaction/summary" => {
-                if let Some(usage) = object_member(data(), "usage") {
-                    let turn = self.compaction_turn;
-                    self.add_other(row, Outcome::Compaction, turn, data(), Tokens::of(usage));
-                }
-            }
-            b"step/start" if options.times => {
-                self.places.entry(place_of(data())).or_default().started = row.time;
-            }
-            b"llm/retry-started" if options.times => {
-                let retried = row.time.map(|time| (row.seq, time));
-                self.places.entry(place_of(data())).or_default().retried = retried;
-            }
-            b"tool/call" if options.tools => {
-                if let Some(data) = data() {
-                    self.pairing.start(place_of(Some(data)), data, row.time);
-                }
-            }
-            b"tool/result" if options.tools => {
-                // A replacement rewrites an answer; it is none itself.
-                let is_answer = event.member("surfaceOp").is_some_and(|op| op.text_is("append"));
-                if let Some(data) = data().filter(|_| is_answer) {
-                    self.pairing.answer(place_of(Some(data)), data, row.time);
-                }
-            }
-            kind if options.auxiliary && is_auxiliary(kind) => {
-                let route = object_member(data(), "route");
-                self.add_other(row, Outcome::Auxiliary, None, route, Tokens::default());
-            }
-            _ => {}
-        }
     }
 
     fn note_request(&mut self, row: &Row<'_>, asked: Option<Node<'_>>) {
@@ -316,7 +274,7 @@ impl CallRows {
         let place = place_of(data);
         let stream = stream_of(data);
         let marks = stream.map_or_else(Marks::default, |stream| Marks::of(stream, options.times));
-        let tokens = Tokens::of_settlement(data, &marks);
+        let tokens = Tokens::of_settlement(data, &marks, &mut self.scratch);
         let mut times = CallTimes::default();
         if options.times {
             times = self.times(place, stream.map(|stream| marks.pace(stream)).unwrap_or_default());
@@ -407,6 +365,59 @@ impl CallRows {
             .settled
             .is_none_or(|settled| seq > settled)
             .then_some(time)
+    }
+}
+
+impl Accept for CallRows {
+    const LOOKS: bool = true;
+
+    fn take(&mut self, row: &Row<'_>) {
+        let Some(event_type) = row.event_type else { return };
+        let Some(kind) = event_type.text() else { return };
+        let options = self.options;
+        let event = event_type.root();
+        let data = || event.member("data").filter(Node::is_object);
+        match &*kind {
+            b"assistant/message" => self.add_settlement(row, data(), true),
+            b"assistant/attempt" => self.add_settlement(row, data(), false),
+            b"request/header" => {
+                let header = object_member(data(), "header");
+                self.note_request(row, object_member(header, "config"));
+            }
+            b"request/context" => self.note_request(row, data()),
+            b"compaction/start" => self.compaction_turn = place_of(data()).turn,
+            b"compaction/end" | b"session/end-seed" => self.compaction_turn = None,
+            b"compaction/summary" => {
+                if let Some(usage) = object_member(data(), "usage") {
+                    let turn = self.compaction_turn;
+                    self.add_other(row, Outcome::Compaction, turn, data(), Tokens::of(usage));
+                }
+            }
+            b"step/start" if options.times => {
+                self.places.entry(place_of(data())).or_default().started = row.time;
+            }
+            b"llm/retry-started" if options.times => {
+                let retried = row.time.map(|time| (row.seq, time));
+                self.places.entry(place_of(data())).or_default().retried = retried;
+            }
+            b"tool/call" if options.tools => {
+                if let Some(data) = data() {
+                    self.pairing.start(place_of(Some(data)), data, row.time);
+                }
+            }
+            b"tool/result" if options.tools => {
+                // A replacement rewrites an answer; it is none itself.
+                let is_answer = event.member("surfaceOp").is_some_and(|op| op.text_is("append"));
+                if let Some(data) = data().filter(|_| is_answer) {
+                    self.pairing.answer(place_of(Some(data)), data, row.time);
+                }
+            }
+            kind if options.auxiliary && is_auxiliary(kind) => {
+                let route = object_member(data(), "route");
+                self.add_other(row, Outcome::Auxiliary, None, route, Tokens::default());
+            }
+            _ => {}
+        }
     }
 }
 

@@ -27,9 +27,16 @@ pub(super) struct Pace {
 }
 
 impl<'a> Marks<'a> {
-    /// Looks through a stream, once.
+    /// Looks through a stream, once, unless the scan has noted what is asked for.
     pub(super) fn of(stream: Node<'a>, with_tokens: bool) -> Self {
         let mut marks = Self::default();
+        if let Some([usage, finish]) = stream.noted_chunks().filter(|_| !with_tokens) {
+            return Self {
+                usage,
+                finish,
+                ..marks
+            };
+        }
         for record in stream.elements() {
             marks.first.get_or_insert(record);
             marks.last = Some(record);

@@ -15,7 +15,7 @@ impl CallScanner {
     pub fn new(scan: ScanOptions, calls: CallOptions) -> Self {
         Self {
             scanner: RowScanner::new(ScanOptions {
-                keeps_records: true,
+                keeps_records: calls.looks_into_records(),
                 ..scan
             }),
             rows: CallRows::new(calls),
@@ -43,7 +43,7 @@ impl CallScanner {
     /// As for [`RowScanner::feed`].
     pub fn feed(&mut self, data: &[u8]) -> Result<()> {
         let Self { scanner, rows } = self;
-        scanner.feed(data, &mut |row| rows.take(row))
+        scanner.feed_to(data, rows)
     }
 
     /// Says that a complete frame ends here, see [`RowScanner::end_frame`].

@@ -2,8 +2,8 @@
 
 use super::collect::{Tokens, is_auxiliary, object_member, stream_of};
 use super::pace::Marks;
-use crate::json::Node;
-use crate::row::Row;
+use crate::json::{Node, Tape};
+use crate::row::{Accept, Row};
 
 /// Sums over calls, in the order input, output, cache read, cache write, reasoning, total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,17 @@ pub struct TokenSums {
 }
 
 impl TokenSums {
+    /// Adds what others sum up to.
+    pub fn merge(&mut self, other: &Self) {
+        self.calls += other.calls;
+        for (sum, more) in self.sums.iter_mut().zip(other.sums) {
+            *sum += more;
+        }
+        for (known, more) in self.known.iter_mut().zip(other.known) {
+            *known += more;
+        }
+    }
+
     fn add(&mut self, tokens: &Tokens) {
         self.calls += 1;
         let columns = [
@@ -44,6 +55,7 @@ pub struct TokenRows {
     with_auxiliary: bool,
     /// With their seqs: which calls are own is known at the end only.
     calls: Vec<(u64, Tokens)>,
+    scratch: Tape,
 }
 
 impl TokenRows {
@@ -52,25 +64,8 @@ impl TokenRows {
         Self {
             with_auxiliary,
             calls: Vec::new(),
+            scratch: Tape::new(),
         }
-    }
-
-    /// Takes an accepted row.
-    pub fn take(&mut self, row: &Row<'_>) {
-        let Some(event_type) = row.event_type else { return };
-        let Some(kind) = event_type.text() else { return };
-        let data = || event_type.root().member("data").filter(Node::is_object);
-        let tokens = match &*kind {
-            b"assistant/message" | b"assistant/attempt" => {
-                let data = data();
-                let marks = stream_of(data).map_or_else(Marks::default, |stream| Marks::of(stream, false));
-                Some(Tokens::of_settlement(data, &marks))
-            }
-            b"compaction/summary" => object_member(data(), "usage").map(Tokens::of),
-            kind if self.with_auxiliary && is_auxiliary(kind) => Some(Tokens::default()),
-            _ => None,
-        };
-        self.calls.extend(tokens.map(|tokens| (row.seq, tokens)));
     }
 
     /// Sums up the calls from a seq on.
@@ -79,5 +74,33 @@ impl TokenRows {
         let own = self.calls.iter().filter(|&&(seq, _)| seq >= own_from);
         own.for_each(|(_, tokens)| sums.add(tokens));
         sums
+    }
+}
+
+impl Accept for TokenRows {
+    const LOOKS: bool = false;
+
+    fn looks_into(&self, event_type: &[u8]) -> bool {
+        matches!(
+            event_type,
+            b"assistant/message" | b"assistant/attempt" | b"compaction/summary"
+        )
+    }
+
+    fn take(&mut self, row: &Row<'_>) {
+        let Some(event_type) = row.event_type else { return };
+        let Some(kind) = event_type.text() else { return };
+        let data = || event_type.root().member("data").filter(Node::is_object);
+        let tokens = match &*kind {
+            b"assistant/message" | b"assistant/attempt" => {
+                let data = data();
+                let marks = stream_of(data).map_or_else(Marks::default, |stream| Marks::of(stream, false));
+                Some(Tokens::of_settlement(data, &marks, &mut self.scratch))
+            }
+            b"compaction/summary" => object_member(data(), "usage").map(Tokens::of),
+            kind if self.with_auxiliary && is_auxiliary(kind) => Some(Tokens::default()),
+            _ => None,
+        };
+        self.calls.extend(tokens.map(|tokens| (row.seq, tokens)));
     }
 }

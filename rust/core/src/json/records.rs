@@ -4,6 +4,8 @@
 //! they are valid. What is not certainly valid is left to the reader of any JSON and to the check of its tape. The
 //! benchmark `bench_check` shows what it pays.
 
+use std::ops::Range;
+
 use super::arrays::{integer_array, string_array};
 use super::blocks::{Blocks, Task};
 use super::cursor::Cursor;
@@ -12,7 +14,7 @@ use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
 use super::tape::may_be_retired;
 
 /// A whole stream of valid records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Records {
     /// Byte behind the array.
     pub(crate) end: usize,
@@ -20,8 +22,19 @@ pub(crate) struct Records {
     pub(crate) count: u32,
     /// Chunks that they stand for.
     pub(crate) chunks: u32,
+    /// Bytes of the last chunks of some types.
+    pub(super) noted: Noted,
     /// As [`Tape::may_be_retired`](super::Tape::may_be_retired), of what is inside.
     pub(crate) may_be_retired: bool,
+}
+
+/// The chunks of a stream from which the row of a call is made; empty if there is none. Spec 80 §3, §4 U1.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Noted {
+    /// The last one of type `usage`.
+    pub(super) usage: Range<usize>,
+    /// The last one of type `finish`.
+    pub(super) finish: Range<usize>,
 }
 
 /// Reads the array at `start`; None if it is anything else than valid records in the expected spelling.
@@ -48,6 +61,7 @@ impl Task for ReadRecords<'_, '_> {
             max_depth: self.max_depth,
             open: self.open,
             values: Values::default(),
+            noted: Noted::default(),
         };
         let (mut count, mut chunks) = (0u32, 0u32);
         loop {
@@ -62,6 +76,7 @@ impl Task for ReadRecords<'_, '_> {
             end: reader.cursor.at,
             count,
             chunks,
+            noted: reader.noted,
             may_be_retired: reader.values.may_be_retired,
         })
     }
@@ -72,6 +87,7 @@ struct Reader<'t, 'b, B> {
     max_depth: usize,
     open: &'t mut Vec<Open>,
     values: Values,
+    noted: Noted,
 }
 
 impl<B: Blocks> Reader<'_, '_, B> {
@@ -150,6 +166,11 @@ impl<B: Blocks> Reader<'_, '_, B> {
         let end =
             read_value::<B, _, true>(*blocks, bytes, start, &mut self.values, self.open, self.max_depth);
         *at = end.ok()?;
+        match self.values.chunk_type.take() {
+            Some(ChunkType::Usage) => self.noted.usage = start..*at,
+            Some(ChunkType::Finish) => self.noted.finish = start..*at,
+            None => {}
+        }
         Some(())
     }
 
@@ -163,10 +184,23 @@ impl<B: Blocks> Reader<'_, '_, B> {
     }
 }
 
+/// Types of chunks that are noted.
+#[derive(Clone, Copy)]
+enum ChunkType {
+    Usage,
+    Finish,
+}
+
 /// Takes values that are surely lossless: no number but integers other than −0. Spec 10 §1.2.
 #[derive(Default)]
 struct Values {
     may_be_retired: bool,
+    /// Open arrays and objects.
+    depth: usize,
+    /// Whether the innermost member of the chunk itself is `type`.
+    is_type: bool,
+    /// What the last `type` of the chunk says.
+    chunk_type: Option<ChunkType>,
 }
 
 impl Sink for Values {
@@ -195,31 +229,52 @@ impl Sink for Values {
     #[inline(always)]
     fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
         self.may_be_retired |= may_be_retired(span, raw);
+        if self.depth == 1 && self.is_type {
+            self.chunk_type = match raw {
+                b"usage" => Some(ChunkType::Usage),
+                b"finish" => Some(ChunkType::Finish),
+                _ if span.escaped => return Err(Stopped),
+                _ => None,
+            };
+        }
         Ok(())
     }
 
     #[inline(always)]
-    fn key(&mut self, _span: Span, _raw: &[u8]) -> Flow {
+    fn key(&mut self, span: Span, raw: &[u8]) -> Flow {
+        if self.depth == 1 {
+            if span.escaped {
+                return Err(Stopped);
+            }
+            self.is_type = raw == b"type";
+            if self.is_type {
+                self.chunk_type = None;
+            }
+        }
         Ok(())
     }
 
     #[inline(always)]
     fn begin_array(&mut self, _at: usize) -> Flow {
+        self.depth += 1;
         Ok(())
     }
 
     #[inline(always)]
     fn end_array(&mut self, _end: usize) -> Flow {
+        self.depth -= 1;
         Ok(())
     }
 
     #[inline(always)]
     fn begin_object(&mut self, _at: usize) -> Flow {
+        self.depth += 1;
         Ok(())
     }
 
     #[inline(always)]
     fn end_object(&mut self, _end: usize) -> Flow {
+        self.depth -= 1;
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use super::blocks::{Blocks, Task, dispatch};
 use super::lazy::{self, closing_quote};
 use super::number::{double, is_negative_zero, parse_double, safe_integer};
 use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
-use super::records::ReadRecords;
+use super::records::{Noted, ReadRecords};
 use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
 use super::text::decode_string;
 
@@ -40,10 +40,11 @@ enum Tag {
     Texts,
     /// `a`, `b`: bytes of the whole array; the next word holds its shape.
     Integers,
-    /// Second word of a packed array: `a` elements, of at most `b` digits. Of records: `a` of them, of `b` chunks.
+    /// Second word of a packed array: `a` elements, of at most `b` digits. Of records: `a` of them, of `b` chunks; then, in
+    /// two more words, the bytes from `a` to `b` of the last chunk of type `usage` and of type `finish`.
     Shape,
     /// An array whose elements, if it has any, are not on the tape. `a`, `b`: bytes of the whole array. With the flag it
-    /// is one of valid records, and the next word holds their number.
+    /// is one of valid records, and the next words hold their number and the places of two of their chunks.
     LazyArray,
     /// An object whose members, if it has any, are not on the tape. `a`, `b`: bytes of the whole object.
     LazyObject,
@@ -62,6 +63,9 @@ struct Word {
     b: u32,
 }
 
+/// Words behind that of a stream of counted records.
+const RECORD_WORDS: usize = 3;
+
 /// Words of 12 bytes that the tape of a row may have in any case, 9 MiB. Two bytes of a row can make two words.
 const ROW_WORDS: usize = 3 << 18;
 
@@ -74,6 +78,9 @@ const LEVELS_PER_INNER: usize = 16;
 
 /// Bytes of an array or object that are read faster than they are looked up.
 const SHORT_INNER: u32 = 64;
+
+/// Bytes of an array or object that may be put on a tape of its own.
+const SHORT_VALUE: u32 = 1 << 10;
 
 /// Reusable storage for one parsed value.
 pub struct Tape {
@@ -392,9 +399,12 @@ impl Tape {
             open: &mut Vec::new(),
         })?;
         let len = self.words.len();
+        let Noted { usage, finish } = records.noted;
         let taken = self
             .push(Tag::LazyArray, start, records.end, true, false)
-            .and_then(|()| self.push_word(shape_word(records.count, records.chunks), start));
+            .and_then(|()| self.push_word(shape_word(records.count, records.chunks), start))
+            .and_then(|()| self.push(Tag::Shape, usage.start, usage.end, false, false))
+            .and_then(|()| self.push(Tag::Shape, finish.start, finish.end, false, false));
         if taken.is_err() {
             self.words.truncate(len);
             return None;
@@ -826,7 +836,7 @@ impl<'a> Node<'a> {
         match self.word.tag {
             Tag::Array | Tag::Object => self.word.b as usize,
             Tag::Texts | Tag::Integers => self.at + 2,
-            Tag::LazyArray => self.at.wrapping_add(1 + usize::from(self.word.flag)),
+            Tag::LazyArray if self.word.flag => self.at.wrapping_add(1 + RECORD_WORDS),
             // A value without a word of its own has no words inside either.
             _ => self.at.wrapping_add(1),
         }
@@ -1006,6 +1016,37 @@ impl<'a> Node<'a> {
             let shape = self.shape();
             (shape.a.into(), shape.b.into())
         })
+    }
+
+    /// The last chunks of type `usage` and of type `finish` of a stream whose records were counted.
+    pub(crate) fn noted_chunks(&self) -> Option<[Option<Node<'a>>; 2]> {
+        let is_counted = self.word.tag == Tag::LazyArray && self.word.flag;
+        is_counted.then(|| {
+            [2, 3].map(|place| {
+                let &Word { a, b, .. } = self.words.get(self.at + place)?;
+                (a < b).then(|| {
+                    self.lone(Word {
+                        tag: Tag::LazyObject,
+                        a,
+                        b,
+                        ..NOTHING
+                    })
+                })
+            })
+        })
+    }
+
+    /// The same value, on a tape if it is a short one that was on none: several looks at it are faster there.
+    pub(crate) fn on_tape<'t>(&self, tape: &'t mut Tape) -> Node<'t>
+    where
+        'a: 't,
+    {
+        let is_short = self.word.b.wrapping_sub(self.word.a) <= SHORT_VALUE;
+        if !matches!(self.word.tag, Tag::LazyArray | Tag::LazyObject) || !is_short {
+            return *self;
+        }
+        // Its nesting was bounded when the row was read.
+        tape.read_text(self.slice(), usize::MAX).unwrap_or(*self)
     }
 
     /// What is known of a packed array of integers (which has at least one).

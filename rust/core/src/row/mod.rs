@@ -16,8 +16,8 @@ pub(crate) use admission::canonical_number;
 pub use batch::{Batch, check_rows};
 pub use envelope::{Envelope, admit_event, admit_row, encode_event};
 pub use header::{CURRENT_GENERATION, Header, parse_header};
-pub(crate) use scanner::{Accept, Part, Unseen};
-pub use scanner::{Issue, Mode, Row, RowScanner, ScanOptions, ScanResult, StreamFault, Totals};
+pub use scanner::{Accept, Issue, Mode, Row, RowScanner, ScanOptions, ScanResult, StreamFault, Totals};
+pub(crate) use scanner::{Part, Unseen};
 pub use seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
 
 pub(crate) use packed::{decode as decode_packed, last_time as last_packed_time};

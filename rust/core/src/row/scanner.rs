@@ -60,9 +60,14 @@ pub struct Row<'a> {
 }
 
 /// Who takes the accepted rows.
-pub(crate) trait Accept {
-    /// Whether it looks into them; if not, rows are only judged and counted.
+pub trait Accept {
+    /// Whether it looks into all of them.
     const LOOKS: bool;
+    /// Whether it looks into rows of a type. Of others it is told what [`Row`] holds, and `event_type` is a lone string:
+    /// such rows are judged and need not be parsed.
+    fn looks_into(&self, _event_type: &[u8]) -> bool {
+        Self::LOOKS
+    }
     /// Takes the next row.
     fn take(&mut self, row: &Row<'_>);
 }
@@ -389,7 +394,7 @@ impl RowScanner {
             self.totals.committed_bytes = line.len() as u64;
             return Ok(Line::Taken(line.len()));
         }
-        if let Some(event) = self.recognise(bytes, !A::LOOKS) {
+        if let Some(event) = self.recognise(bytes, accept) {
             self.check_len(event.len)?;
             self.start_part(Some(event.seq));
             self.accept_event_row(&event, bytes, offset, accept);
@@ -507,15 +512,16 @@ impl RowScanner {
     }
 
     /// The row at the start of some bytes, if it is one that can be judged without a tape and keeps every rule.
-    fn recognise(&mut self, bytes: &[u8], is_unseen: bool) -> Option<EventRow> {
+    fn recognise<A: Accept>(&mut self, bytes: &[u8], accept: &A) -> Option<EventRow> {
         let max_depth = self.options.limits.max_depth as usize;
-        let is_plain = is_unseen
+        let is_plain = !A::LOOKS
             && self.level == Level::Scan
             && self.issue.is_none()
             && max_depth >= quick_event::DEPTH
             && self.header.as_ref()?.generation == CURRENT_GENERATION;
         is_plain.then_some(())?;
-        let event = quick_event::event_row(bytes, max_depth, &mut self.scratch)?;
+        let looks_into = |event_type: &[u8]| accept.looks_into(event_type);
+        let event = quick_event::event_row(bytes, max_depth, &mut self.scratch, looks_into)?;
         (event.seq == self.totals.event_count || self.starts_part()).then_some(event)
     }
 
