@@ -235,7 +235,7 @@ class AppendFile:
         """Whether no step has failed in a way that leaves the content unknown."""
         return self._fault is None
 
-    def append(self, data: Buffer) -> None:
+    def append(self, data: bytes) -> None:
         """Write a batch at the end and wait until it is on disk.
 
         Raises:
@@ -254,10 +254,18 @@ class AppendFile:
                 self._sync_name()
         elif os.lseek(descriptor, 0, os.SEEK_END) != self.size_bytes:
             self._refuse_change()
+        size_bytes = len(data)
+        written_bytes = 0
         try:
-            written_bytes = write_all(self._files, descriptor, data, self.path)
+            if size_bytes <= _WRITE_BYTES:
+                written_bytes = self._files.write(descriptor, data)
+            if written_bytes != size_bytes:
+                rest = memoryview(data)[written_bytes:]
+                write_all(self._files, descriptor, rest, self.path)
         except BaseException as error:
             self._take_back(descriptor, error)
+            if isinstance(error, OSError):
+                raise named(error, self.path) from None
             raise
         if self._durable:
             try:
@@ -268,7 +276,7 @@ class AppendFile:
                     self._poison(error)
                     raise named(error, self.path) from None
                 raise
-        self.size_bytes += written_bytes
+        self.size_bytes += size_bytes
 
     def cut(self, size_bytes: int) -> None:
         """Cut off what is behind a place, and wait until it is on disk.

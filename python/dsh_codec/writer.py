@@ -359,7 +359,8 @@ class Writer:
             Without `check`, an event is judged by itself: row admission, members, seq. Whether it
             fits the others (30 §7 to §10) is then for the caller to know. Spec: 10 §11.2, §8.4.
         """
-        self._require_open()
+        if self._is_closed or self._fault is not None:
+            self._require_open()
         return self._write(self._encoded(events))
 
     def append_rows(self, rows: Buffer) -> int:
@@ -388,7 +389,8 @@ class Writer:
         Note:
             Spec: 10 §1.1, §8.1, §11.2.
         """
-        self._require_open()
+        if self._is_closed or self._fault is not None:
+            self._require_open()
         try:
             batch = kernel.encode_rows(
                 rows,
@@ -604,8 +606,10 @@ class Writer:
 
     def _write(self, batch: EncodedRows) -> int:
         """Check a batch and write it behind what is buffered; return the next seq."""
-        self._check_batch(batch)
-        if batch.event_count:
+        text, event_count, has_marker = batch
+        if has_marker or self._check is not None or len(text) > MAX_FRAME_PLAIN_BYTES:
+            self._check_batch(batch)
+        if event_count:
             if self._buffer:
                 self._drain()
             self._commit(batch)

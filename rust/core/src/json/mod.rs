@@ -24,7 +24,7 @@ pub(crate) use canonical::has_canonical_strings;
 pub use canonical::{Sink as CanonicalSink, write_canonical};
 pub(crate) use cursor::Cursor;
 pub use reader::{Fault, FaultKind};
-pub use sink::{Flow, IntegerShape, Sink, Span, Stopped};
+pub use sink::{Flow, IntegerShape, Sink, Span, Stopped, StringShape};
 pub(crate) use spell::push_literal;
 pub(crate) use tape::Shelf;
 pub use tape::{Elements, Kind, Members, Node, Tape, is_retired};

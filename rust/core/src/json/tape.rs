@@ -12,8 +12,8 @@ use super::blocks::{Blocks, Task, dispatch};
 use super::lazy::{self, closing_quote};
 use super::number::{double, is_negative_zero, parse_double, safe_integer};
 use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
-use super::records::ReadRecords;
-use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
+use super::records::{Lossless, ReadRecords, Spelled};
+use super::sink::{Flow, IntegerShape, Sink, Span, Stopped, StringShape};
 use super::text::decode_string;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +53,10 @@ struct Word {
     tag: Tag,
     /// Text: it has an escape. Texts: it is compact. Shape: it may have a −0.
     flag: bool,
-    /// Text: it has a byte from 0x80.
+    /// Text: it has a byte from 0x80. Texts, and records: they may have one.
     high: bool,
+    /// Text, Texts: an escape may be one that the writer spells otherwise.
+    odd: bool,
     a: u32,
     b: u32,
 }
@@ -85,8 +87,19 @@ pub struct Tape {
     nesting: Vec<Open>,
     /// Whether a string value may be [retired](is_retired).
     may_be_retired: bool,
-    /// Whether the records of a stream need only be checked and counted.
-    counts_records: bool,
+    /// What becomes of the records of a stream.
+    records: Records,
+}
+
+/// What becomes of the records of `data.stream` of a row where they are valid and in the harness's spelling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Records {
+    /// They are on the tape.
+    Kept,
+    /// They are counted.
+    Counted,
+    /// They are counted if every byte is as the writer spells it, but for what is no UTF-8.
+    Spelled,
 }
 
 /// Whether a string is one that row admission (spec 30 §6) asks for in rules A2 to A4, B, C3 and C4. A row without any
@@ -208,7 +221,7 @@ impl Default for Tape {
             open: Vec::new(),
             nesting: Vec::new(),
             may_be_retired: false,
-            counts_records: false,
+            records: Records::Kept,
         }
     }
 }
@@ -328,7 +341,7 @@ impl Tape {
     }
 
     /// Gives memory back that one long row took.
-    pub(crate) fn shrink(&mut self, words: usize) {
+    pub fn shrink(&mut self, words: usize) {
         if self.words.capacity() > words {
             self.words = Vec::new();
         }
@@ -336,6 +349,16 @@ impl Tape {
 
     #[inline]
     fn push(&mut self, tag: Tag, a: usize, b: usize, flag: bool, high: bool) -> Flow {
+        self.push_spelled(tag, a, b, flag, high, false)
+    }
+
+    #[inline]
+    fn push_text(&mut self, span: Span) -> Flow {
+        self.push_spelled(Tag::Text, span.start, span.end, span.escaped, span.high, span.odd)
+    }
+
+    #[inline]
+    fn push_spelled(&mut self, tag: Tag, a: usize, b: usize, flag: bool, high: bool, odd: bool) -> Flow {
         // Rows are limited to below 4 GiB by the scanner; longer texts stop here.
         let (Ok(a), Ok(b)) = (u32::try_from(a), u32::try_from(b)) else {
             return Err(Stopped);
@@ -344,6 +367,7 @@ impl Tape {
             tag,
             flag,
             high,
+            odd,
             a,
             b,
         };
@@ -376,21 +400,43 @@ impl Tape {
     /// Whether valid records of a stream, `data.stream` of a row, are counted and then not kept on the tape. What is
     /// asked of them nevertheless is read from the bytes.
     pub(crate) fn count_records(&mut self, counts_records: bool) {
-        self.counts_records = counts_records;
+        self.records = if counts_records {
+            Records::Counted
+        } else {
+            Records::Kept
+        };
+    }
+
+    /// As [`Tape::count_records`], for [`Tape::is_canonical`]: streams that the writer would spell otherwise are kept.
+    pub(crate) fn spell_records(&mut self) {
+        self.records = Records::Spelled;
     }
 
     /// Takes the array at a byte if it is a stream of valid records.
     #[inline(never)]
     fn take_records(&mut self, bytes: &[u8], start: usize, max_depth: usize) -> Option<usize> {
-        let records = dispatch(ReadRecords {
-            bytes,
-            start,
-            max_depth: max_depth.checked_sub(2).filter(|&levels| levels > 0)?,
-            open: &mut Vec::new(),
-        })?;
+        let max_depth = max_depth.checked_sub(2).filter(|&levels| levels > 0)?;
+        let open = &mut Vec::new();
+        let records = match self.records {
+            Records::Kept => return None,
+            Records::Counted => dispatch(ReadRecords {
+                bytes,
+                start,
+                max_depth,
+                open,
+                values: Lossless::default(),
+            }),
+            Records::Spelled => dispatch(ReadRecords {
+                bytes,
+                start,
+                max_depth,
+                open,
+                values: Spelled::new(bytes),
+            }),
+        }?;
         let len = self.words.len();
         let taken = self
-            .push(Tag::LazyArray, start, records.end, true, false)
+            .push(Tag::LazyArray, start, records.end, true, records.high)
             .and_then(|()| self.push_word(shape_word(records.count, records.chunks), start));
         if taken.is_err() {
             self.words.truncate(len);
@@ -445,12 +491,12 @@ impl Sink for Tape {
     #[inline(always)]
     fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
         self.may_be_retired |= may_be_retired(span, raw);
-        self.push(Tag::Text, span.start, span.end, span.escaped, span.high)
+        self.push_text(span)
     }
 
     #[inline(always)]
     fn key(&mut self, span: Span, _raw: &[u8]) -> Flow {
-        self.push(Tag::Text, span.start, span.end, span.escaped, span.high)
+        self.push_text(span)
     }
 
     #[inline(always)]
@@ -486,7 +532,7 @@ impl Sink for Tape {
     #[inline(always)]
     fn whole_array(&mut self, bytes: &[u8], at: usize, max_depth: usize) -> Option<usize> {
         // Inside of the row and its data.
-        let is_stream = self.counts_records
+        let is_stream = self.records != Records::Kept
             && self.open.len() == 2
             && bytes
                 .get(..at)
@@ -499,9 +545,10 @@ impl Sink for Tape {
     }
 
     #[inline(always)]
-    fn string_array(&mut self, start: usize, end: usize, count: usize, is_compact: bool) -> Flow {
-        self.push(Tag::Texts, start, end, is_compact, false)?;
-        self.push(Tag::Shape, count, 0, false, false)
+    fn string_array(&mut self, start: usize, end: usize, shape: StringShape) -> Flow {
+        let is_odd = !shape.is_plain;
+        self.push_spelled(Tag::Texts, start, end, shape.is_compact, is_odd, is_odd)?;
+        self.push(Tag::Shape, shape.count, 0, false, false)
     }
 
     #[inline(always)]
@@ -663,8 +710,8 @@ impl Sink for Lean<'_> {
     }
 
     #[inline(always)]
-    fn string_array(&mut self, start: usize, end: usize, count: usize, is_compact: bool) -> Flow {
-        self.put(|tape| tape.string_array(start, end, count, is_compact))
+    fn string_array(&mut self, start: usize, end: usize, shape: StringShape) -> Flow {
+        self.put(|tape| tape.string_array(start, end, shape))
     }
 
     #[inline(always)]
@@ -697,6 +744,7 @@ fn integer_word(value: i64) -> Word {
         tag: Tag::Integer,
         flag: false,
         high: false,
+        odd: false,
         a: half(0),
         b: half(4),
     }
@@ -761,6 +809,7 @@ const NOTHING: Word = Word {
     tag: Tag::Null,
     flag: false,
     high: false,
+    odd: false,
     a: 0,
     b: 0,
 };
@@ -791,6 +840,7 @@ impl<'a> Node<'a> {
             tag: Tag::Text,
             flag: false,
             high: true,
+            odd: false,
             a: start,
             b: end,
         };
@@ -1059,6 +1109,7 @@ impl<'a> Node<'a> {
                 flag: false,
                 // Whether a byte is above ASCII is not known, so a text is looked at when it is asked for.
                 high: true,
+                odd: true,
                 a: u32::try_from(a).ok()?,
                 b: u32::try_from(b).ok()?,
             })
@@ -1249,6 +1300,7 @@ impl<'a> Iterator for Elements<'a> {
                     tag: Tag::Text,
                     flag: escaped,
                     high: true,
+                    odd: escaped,
                     a,
                     b,
                 }))
@@ -1265,6 +1317,7 @@ impl<'a> Iterator for Elements<'a> {
                         tag: Tag::Number,
                         flag: false,
                         high: false,
+                        odd: false,
                         a: u32::try_from(start).ok()?,
                         b: u32::try_from(behind).ok()?,
                     },
