@@ -48,16 +48,17 @@ fn parity(mut bits: u64) -> u64 {
     bits
 }
 
-/// Reads an array of strings whose inside starts at `start`: the byte behind `]`, and what is known of them.
+/// Reads an array of strings whose inside starts at `start`: the byte behind `]`, and what is known of them. Whether
+/// they are plain is only looked at with `LOOKS`.
 ///
 /// None if an element is no string. A syntax error is left for the reader to find again.
 #[inline(always)]
-pub(super) fn string_array<B: Blocks, const ROW: bool>(
+pub(super) fn string_array<B: Blocks, const ROW: bool, const LOOKS: bool>(
     blocks: B,
     bytes: &[u8],
     start: usize,
 ) -> Result<Option<(usize, StringShape)>, Fault> {
-    match strings_blockwise(blocks, bytes, start) {
+    match strings_blockwise::<B, LOOKS>(blocks, bytes, start) {
         Blockwise::Done(done) => Ok(Some(done)),
         Blockwise::End => Err(Fault::end(bytes)),
         Blockwise::Unclear => {
@@ -73,10 +74,14 @@ pub(super) fn string_array<B: Blocks, const ROW: bool>(
 }
 
 #[inline(always)]
-fn strings_blockwise<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Blockwise<(usize, StringShape)> {
+fn strings_blockwise<B: Blocks, const LOOKS: bool>(
+    blocks: B,
+    bytes: &[u8],
+    start: usize,
+) -> Blockwise<(usize, StringShape)> {
     let mut at = start;
     let mut count = 0usize;
-    let mut is_plain = true;
+    let mut is_plain = LOOKS;
     // Carried from block to block, each 0 or 1 (or all ones for `inside`):
     let mut inside = 0u64; // the block starts inside a string
     let mut escaped = 0u64; // its first byte is escaped
@@ -86,8 +91,10 @@ fn strings_blockwise<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Blockw
         let mut spare = [0; 64];
         let (block, real) = block_at(bytes, at, &mut spare);
         let masks = blocks.strings(block);
-        // A byte behind the array may make it too careful, never too careless.
-        is_plain &= !masks.high;
+        if LOOKS {
+            // A byte behind the array may make it too careful, never too careless.
+            is_plain &= !masks.high;
+        }
         let mut quote = masks.quote;
         let mut bad = 0;
         let mut unicode = 0;
@@ -97,7 +104,9 @@ fn strings_blockwise<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Blockw
             quote &= !behind;
             bad = behind & !letters.letter;
             unicode = behind & letters.unicode;
-            is_plain &= behind & (letters.unicode | letters.slash) == 0;
+            if LOOKS {
+                is_plain &= behind & (letters.unicode | letters.slash) == 0;
+            }
         }
         let within = parity(quote) ^ inside; // opening quotes and insides, not closing quotes
         let opening = quote & within;
@@ -346,7 +355,7 @@ mod tests {
     );
 
     fn blockwise<B: Blocks>(blocks: B, bytes: &[u8]) -> Found {
-        let (s, se) = match strings_blockwise(blocks, bytes, 1) {
+        let (s, se) = match strings_blockwise::<B, true>(blocks, bytes, 1) {
             Blockwise::Done(x) => (Some(x), false),
             Blockwise::End => (None, true),
             Blockwise::Unclear => (None, false),

@@ -111,7 +111,6 @@ pub(crate) fn read_string<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> R
         end: start,
         escaped: false,
         high: false,
-        odd: false,
     };
     let mut at = start;
     if let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk::<32>()) {
@@ -148,7 +147,6 @@ fn read_long_string<B: Blocks>(
         let mut quote = masks.quote;
         let mut wrong = masks.control;
         let mut unicode = 0;
-        let mut slash = 0;
         let starts_escaped = carry;
         if masks.backslash | carry != 0 {
             let letters = blocks.escapes(block);
@@ -156,13 +154,11 @@ fn read_long_string<B: Blocks>(
             quote &= !escaped;
             wrong |= escaped & !letters.letter;
             unicode = escaped & letters.unicode;
-            slash = escaped & letters.slash;
         }
         // What stands behind the closing quote does not count.
         let inside = (quote & quote.wrapping_neg()).wrapping_sub(1);
         span.escaped |= masks.backslash & inside != 0;
         unicode &= inside;
-        span.odd |= (unicode | slash & inside) != 0;
         let mut is_sound = wrong & inside == 0;
         while is_sound && unicode != 0 {
             let letter = at + unicode.trailing_zeros() as usize;
@@ -189,7 +185,6 @@ fn read_long_string<B: Blocks>(
             }
             Some(b'\\') => {
                 span.escaped = true;
-                span.odd |= matches!(bytes.get(at + 1), Some(b'u' | b'/'));
                 at = skip_escape(bytes, at)?;
             }
             Some(..0x20) => return Err(Fault::unexpected(at, "no control character inside a string")),
@@ -523,7 +518,7 @@ fn read_packed<B: Blocks, S: Sink, const ROW: bool>(
 ) -> Result<Option<usize>, Fault> {
     match first {
         Some(b'"') => {
-            let Some((end, shape)) = arrays::string_array::<B, ROW>(blocks, bytes, at + 1)? else {
+            let Some((end, shape)) = arrays::string_array::<B, ROW, true>(blocks, bytes, at + 1)? else {
                 return Ok(None);
             };
             checked(sink.string_array(at, end, shape), at)?;

@@ -9,7 +9,7 @@ use super::arrays::{integer_array, string_array};
 use super::blocks::{Blocks, Task};
 use super::cursor::Cursor;
 use super::number::{integer_len, is_spelled_double};
-use super::reader::{Open, read_value};
+use super::reader::{Fault, Open, read_value};
 use super::sink::{Flow, IntegerShape, Sink, Span, Stopped, StringShape};
 use super::spell::{has_own_escapes, has_space};
 use super::tape::may_be_retired;
@@ -43,6 +43,14 @@ pub(super) struct ReadRecords<'t, 'b, V> {
 
 /// What has to be true of the values in records beside their place.
 pub(super) trait Values: Sink {
+    /// Reads an array of strings as [`string_array`] does.
+    fn read_strings<B: Blocks>(
+        blocks: B,
+        bytes: &[u8],
+        start: usize,
+    ) -> Result<Option<(usize, StringShape)>, Fault>;
+    /// The gaps of a run stand there.
+    fn gaps(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow;
     /// The value of an array or object starts.
     fn start(&mut self);
     /// It stood there.
@@ -118,7 +126,7 @@ impl<B: Blocks, V: Values> Reader<'_, '_, B, V> {
         let mut gaps = 0;
         if cursor.literal(b"]").is_none() {
             let (end, shape) = integer_array::<B, true>(cursor.blocks, cursor.bytes, cursor.at).ok()??;
-            self.values.integer_array(cursor.at, end, shape).ok()?;
+            self.values.gaps(cursor.at, end, shape).ok()?;
             cursor.at = end;
             gaps = shape.count;
             if !shape.keeps_safe(time0) {
@@ -136,7 +144,7 @@ impl<B: Blocks, V: Values> Reader<'_, '_, B, V> {
             self.cursor.literal(b",\"args\":[")?;
         }
         let cursor = &mut self.cursor;
-        let (end, shape) = string_array::<B, true>(cursor.blocks, cursor.bytes, cursor.at).ok()??;
+        let (end, shape) = V::read_strings(cursor.blocks, cursor.bytes, cursor.at).ok()??;
         self.values.string_array(cursor.at, end, shape).ok()?;
         cursor.at = end;
         cursor.literal(b"}")?;
@@ -194,6 +202,20 @@ pub(super) struct Lossless {
 }
 
 impl Values for Lossless {
+    #[inline(always)]
+    fn read_strings<B: Blocks>(
+        blocks: B,
+        bytes: &[u8],
+        start: usize,
+    ) -> Result<Option<(usize, StringShape)>, Fault> {
+        string_array::<B, true, false>(blocks, bytes, start)
+    }
+
+    #[inline(always)]
+    fn gaps(&mut self, _start: usize, _end: usize, _shape: IntegerShape) -> Flow {
+        Ok(())
+    }
+
     #[inline(always)]
     fn start(&mut self) {}
 
@@ -314,7 +336,7 @@ impl<'b> Spelled<'b> {
     #[inline(always)]
     fn text(&mut self, span: Span, raw: &[u8]) -> Flow {
         self.high |= span.high;
-        if span.odd && !has_own_escapes(raw) {
+        if span.escaped && !has_own_escapes(raw) {
             return Err(Stopped);
         }
         Ok(())
@@ -335,6 +357,20 @@ impl<'b> Spelled<'b> {
 }
 
 impl Values for Spelled<'_> {
+    #[inline(always)]
+    fn read_strings<B: Blocks>(
+        blocks: B,
+        bytes: &[u8],
+        start: usize,
+    ) -> Result<Option<(usize, StringShape)>, Fault> {
+        string_array::<B, true, true>(blocks, bytes, start)
+    }
+
+    #[inline(always)]
+    fn gaps(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow {
+        self.integer_array(start, end, shape)
+    }
+
     #[inline(always)]
     fn start(&mut self) {
         self.len = 0;

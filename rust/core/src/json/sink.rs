@@ -20,8 +20,6 @@ pub struct Span {
     pub escaped: bool,
     /// Whether it may have a byte from 0x80.
     pub high: bool,
-    /// Whether an escape may be `\u` or `\/`, which a writer may spell otherwise.
-    pub odd: bool,
 }
 
 /// Receiver of the parts of one JSON value, in order. All positions are bytes of the input.

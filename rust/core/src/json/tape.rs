@@ -53,10 +53,8 @@ struct Word {
     tag: Tag,
     /// Text: it has an escape. Texts: it is compact. Shape: it may have a −0.
     flag: bool,
-    /// Text: it has a byte from 0x80. Texts, and records: they may have one.
+    /// Text: it has a byte from 0x80. Texts: they may not be plain. Records: they may have one.
     high: bool,
-    /// Text, Texts: an escape may be one that the writer spells otherwise.
-    odd: bool,
     a: u32,
     b: u32,
 }
@@ -349,16 +347,6 @@ impl Tape {
 
     #[inline]
     fn push(&mut self, tag: Tag, a: usize, b: usize, flag: bool, high: bool) -> Flow {
-        self.push_spelled(tag, a, b, flag, high, false)
-    }
-
-    #[inline]
-    fn push_text(&mut self, span: Span) -> Flow {
-        self.push_spelled(Tag::Text, span.start, span.end, span.escaped, span.high, span.odd)
-    }
-
-    #[inline]
-    fn push_spelled(&mut self, tag: Tag, a: usize, b: usize, flag: bool, high: bool, odd: bool) -> Flow {
         // Rows are limited to below 4 GiB by the scanner; longer texts stop here.
         let (Ok(a), Ok(b)) = (u32::try_from(a), u32::try_from(b)) else {
             return Err(Stopped);
@@ -367,7 +355,6 @@ impl Tape {
             tag,
             flag,
             high,
-            odd,
             a,
             b,
         };
@@ -491,12 +478,12 @@ impl Sink for Tape {
     #[inline(always)]
     fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
         self.may_be_retired |= may_be_retired(span, raw);
-        self.push_text(span)
+        self.push(Tag::Text, span.start, span.end, span.escaped, span.high)
     }
 
     #[inline(always)]
     fn key(&mut self, span: Span, _raw: &[u8]) -> Flow {
-        self.push_text(span)
+        self.push(Tag::Text, span.start, span.end, span.escaped, span.high)
     }
 
     #[inline(always)]
@@ -546,8 +533,7 @@ impl Sink for Tape {
 
     #[inline(always)]
     fn string_array(&mut self, start: usize, end: usize, shape: StringShape) -> Flow {
-        let is_odd = !shape.is_plain;
-        self.push_spelled(Tag::Texts, start, end, shape.is_compact, is_odd, is_odd)?;
+        self.push(Tag::Texts, start, end, shape.is_compact, !shape.is_plain)?;
         self.push(Tag::Shape, shape.count, 0, false, false)
     }
 
@@ -744,7 +730,6 @@ fn integer_word(value: i64) -> Word {
         tag: Tag::Integer,
         flag: false,
         high: false,
-        odd: false,
         a: half(0),
         b: half(4),
     }
@@ -809,7 +794,6 @@ const NOTHING: Word = Word {
     tag: Tag::Null,
     flag: false,
     high: false,
-    odd: false,
     a: 0,
     b: 0,
 };
@@ -840,7 +824,6 @@ impl<'a> Node<'a> {
             tag: Tag::Text,
             flag: false,
             high: true,
-            odd: false,
             a: start,
             b: end,
         };
@@ -1109,7 +1092,6 @@ impl<'a> Node<'a> {
                 flag: false,
                 // Whether a byte is above ASCII is not known, so a text is looked at when it is asked for.
                 high: true,
-                odd: true,
                 a: u32::try_from(a).ok()?,
                 b: u32::try_from(b).ok()?,
             })
@@ -1300,7 +1282,6 @@ impl<'a> Iterator for Elements<'a> {
                     tag: Tag::Text,
                     flag: escaped,
                     high: true,
-                    odd: escaped,
                     a,
                     b,
                 }))
@@ -1317,7 +1298,6 @@ impl<'a> Iterator for Elements<'a> {
                         tag: Tag::Number,
                         flag: false,
                         high: false,
-                        odd: false,
                         a: u32::try_from(start).ok()?,
                         b: u32::try_from(behind).ok()?,
                     },

@@ -49,7 +49,7 @@ impl Tape {
                 }
                 Tag::Text => {
                     may_be_high |= word.high;
-                    if word.odd && !has_own_escapes(row.get(word.a as usize..word.b as usize)?) {
+                    if word.flag && !has_own_escapes(row.get(word.a as usize..word.b as usize)?) {
                         return None;
                     }
                     span + 2
@@ -70,7 +70,7 @@ impl Tape {
                 Tag::Texts => {
                     at += 1;
                     may_be_high |= word.high;
-                    if word.odd && !has_own_escapes(row.get(word.a as usize..word.b as usize)?) {
+                    if word.high && !has_own_escapes(row.get(word.a as usize..word.b as usize)?) {
                         return None;
                     }
                     word.flag.then_some(span)?
