@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -439,6 +440,55 @@ def test_push_records_takes_a_packer(kernel):
         {"type": "image"},
     ]
     assert assembler.usage() == {"inputTokens": 1}
+
+
+def test_push_records_of_a_packer_equals_that_of_its_records(kernel):
+    """Fragments that wait for a block to stay open, on every order of chunks."""
+    chance = random.Random(5)  # noqa: S311 - repeatable
+    closed = open_ = refused = 0
+    for _ in range(1500):
+        packer = kernel.Packer()
+        for at in range(chance.randrange(12)):
+            index = chance.choice((0, 0, 1, 2))
+            packer.push(at, chance.choice(
+                (
+                    {"type": "text-delta", "index": index, "text": chance.choice(("a", " ", "\ud83d"))},
+                    {"type": "text-delta", "index": index, "text": "b"},
+                    {"type": "reasoning-delta", "index": index, "text": "r"},
+                    {"type": "tool-call-delta", "index": index, "id": "c", "name": "n", "argumentsDelta": "{"},
+                    {"type": "tool-call-delta", "index": index, "id": "d", "argumentsDelta": "}"},
+                    # Kept as they are.
+                    {"type": "text-delta", "index": index, "text": "raw", "more": 1},
+                    {"type": "tool-call-delta", "index": index, "id": "e", "argumentsDelta": "", "more": 1},
+                    {"type": "block-start", "index": index, "blockType": chance.choice(("text", "image"))},
+                    {"type": "block-end", "index": index, "block": {"type": "text", "text": "whole"}},
+                    {"type": "block-end", "index": index, "block": {"type": "tool-call"}},
+                    {"type": "block-end", "index": index},
+                    {"type": "usage", "usage": {"n": at}},
+                    {"type": "finish", "reason": {"kind": chance.choice(("stop", "max-tokens"))}},
+                )
+            ))  # fmt: skip
+        shown = []
+        for records in (packer, packer.snapshot()):
+            assembler = kernel.Assembler()
+            errors: list[Any] = []
+            for read in (
+                lambda: assembler.push_records(records),  # noqa: B023 - called at once
+                assembler.blocks,
+                assembler.interrupted_blocks,
+                assembler.usage,
+                assembler.finish,
+            ):
+                try:
+                    errors.append(read())
+                except StreamError as error:
+                    errors.append((type(error), str(error), error.record))
+            shown.append(errors)
+        assert shown[0] == shown[1]
+        refused += shown[0][0] is not None
+        closed += "whole" in str(shown[0][1])
+        open_ += "'a'" in str(shown[0][1])
+    assert min(closed, open_, refused) > 40
 
 
 def test_packer_is_a_member_of_data_only(kernel):

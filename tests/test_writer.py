@@ -541,6 +541,45 @@ def test_file_that_was_replaced_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == data
 
 
+def test_without_sync_a_batch_looks_at_the_size_and_a_flush_at_the_name(
+    tmp_path: Path,
+) -> None:
+    """Nothing is called durable that is not under the name of the log."""
+    for name, change, is_seen_by_append in (
+        ("longer", lambda path: path.write_bytes(path.read_bytes() + b"x"), True),
+        ("shorter", lambda path: os.truncate(path, path.stat().st_size - 1), True),
+        ("removed", lambda path: path.unlink(), False),
+        ("moved", lambda path: path.rename(path.with_name("moved")), False),
+    ):
+        path = make_log(tmp_path / name, [ALL[:2]])
+        writer = Writer.open(path, durable=False)
+        writer.append(ALL[2:3])
+        change(path)
+        if is_seen_by_append:
+            with pytest.raises(dsh.IdentityError):
+                writer.append(ALL[3:4])
+            with pytest.raises(OSError, match="somebody else"):
+                writer.flush()
+        else:
+            writer.append(ALL[3:4])
+            with pytest.raises(dsh.IdentityError) as refusal:
+                writer.flush()
+            assert refusal.value.path == str(path)
+        assert not writer.is_usable
+        writer.close()
+        assert not list(path.parent.glob("*.tmp"))
+
+
+def test_closing_without_sync_tells_that_the_log_is_gone(tmp_path: Path) -> None:
+    path = make_log(tmp_path, [ALL[:2]])
+    writer = Writer.open(path, durable=False)
+    writer.append(ALL[2:3])
+    path.unlink()
+    with pytest.raises(dsh.IdentityError):
+        writer.close()
+    assert writer.is_closed
+
+
 # --- opening (10 §9, §10) ---
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from dsh_codec.errors import IdentityError
 
@@ -286,21 +286,37 @@ class AppendFile:
         """Whether no step has failed in a way that leaves the content unknown."""
         return self._fault is None
 
-    def append(self, data: Buffer) -> None:
+    def append(self, data: bytes) -> None:
         """Write a batch at the end and wait until it is on disk.
 
         Raises:
             OSError: The system refuses. The file has its old size again; where that failed,
                 too, or the sync did, no further batch is taken.
             IdentityError: The file is not as this object left it: somebody else writes.
+
+        Note:
+            Where it does not wait for the disk, it looks at the size only. Whether the file still
+            has its name, which costs more than a small batch, is left to `sync`.
         """
-        descriptor = self._opened()
-        if self._durable and not self._is_name_synced:
-            self._sync_name()
+        descriptor = self._descriptor
+        if descriptor is None or self._durable or self._fault is not None:
+            descriptor = self._opened()
+            if self._durable and not self._is_name_synced:
+                self._sync_name()
+        elif os.lseek(descriptor, 0, os.SEEK_END) != self.size_bytes:
+            self._refuse_change()
+        size_bytes = len(data)
+        written_bytes = 0
         try:
-            written_bytes = write_all(self._files, descriptor, data, self.path)
+            if size_bytes <= _WRITE_BYTES:
+                written_bytes = self._files.write(descriptor, data)
+            if written_bytes != size_bytes:
+                rest = memoryview(data)[written_bytes:]
+                write_all(self._files, descriptor, rest, self.path)
         except BaseException as error:
             self._take_back(descriptor, error)
+            if isinstance(error, OSError):
+                raise named(error, self.path) from None
             raise
         if self._durable:
             try:
@@ -311,7 +327,7 @@ class AppendFile:
                     self._poison(error)
                     raise named(error, self.path) from None
                 raise
-        self.size_bytes += written_bytes
+        self.size_bytes += size_bytes
 
     def cut(self, size_bytes: int) -> None:
         """Cut off what is behind a place, and wait until it is on disk.
@@ -333,17 +349,18 @@ class AppendFile:
             raise named(error, self.path) from None
 
     def sync(self) -> None:
-        """Wait until all that was appended is on disk.
+        """Wait until all that was appended is on disk, under the file's name.
 
         Raises:
             OSError: The system refuses; no batch is taken any more.
+            IdentityError: As for `append`.
         """
         if self._descriptor is None:
             return
-        self._require_usable()
+        descriptor = self._opened()
         self._sync_name()
         try:
-            self._files.sync(self._descriptor)
+            self._files.sync(descriptor)
         except OSError as error:
             self._poison(error)
             raise named(error, self.path) from None
@@ -389,13 +406,16 @@ class AppendFile:
             or (place.st_dev, place.st_ino) != self._identity
             or (status and (status.st_dev, status.st_ino) != self._identity)
         ):
-            self._fault = "it was changed by somebody else"
-            message = (
-                f"the file was changed by somebody who does not hold its lock: it should have "
-                f"{self.size_bytes} bytes; close this writer, check the log and open it again"
-            )
-            raise IdentityError(message, self.path)
+            self._refuse_change()
         return descriptor
+
+    def _refuse_change(self) -> NoReturn:
+        self._fault = "it was changed by somebody else"
+        message = (
+            f"the file was changed by somebody who does not hold its lock: it should have "
+            f"{self.size_bytes} bytes; close this writer, check the log and open it again"
+        )
+        raise IdentityError(message, self.path)
 
     def _take_back(self, descriptor: int, cause: BaseException) -> None:
         try:

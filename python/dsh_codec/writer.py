@@ -84,6 +84,7 @@ class Writer:
         self.compression = plan.compression
         self.level = options.level
         self._options = options
+        self._max_row_bytes = options.max_row_bytes
         self._header_line = plan.header_line
         self._directories = plan.directories
         self._lock = plan.lock
@@ -127,7 +128,8 @@ class Writer:
             level: Compression level; 3 gives the bytes of the harness.
             window_ms: How long `enqueue` may hold events back, in milliseconds.
             durable: Whether every batch waits until it is on disk; without it only `flush` and
-                `close` do, and a crash of the machine may lose batches.
+                `close` do, and a crash of the machine may lose batches. Whether the log was
+                removed or moved is looked at then, too.
             check: How far every batch is checked before it is written. `scan`: each event by
                 itself. `read`, `restore`, `full`: also whether it fits what the log holds, so
                 that `dsh_codec.check` accepts the log at this level afterwards; this costs a
@@ -347,6 +349,7 @@ class Writer:
             TypeError: An event holds something that is no JSON value.
             SessionLockedError, FileExistsError, IdentityError: The first batch of a new session
                 finds a writer, a log, or the id in another project.
+            IdentityError: Somebody who does not hold the lock changed the log.
             OSError: The system refuses. The batch is not in the log. After a failed sync, or a
                 batch that could not be taken back, every further call raises, too: close the
                 writer and open the log again.
@@ -356,8 +359,9 @@ class Writer:
             Without `check`, an event is judged by itself: row admission, members, seq. Whether it
             fits the others (30 §7 to §10) is then for the caller to know. Spec: 10 §11.2, §8.4.
         """
-        self._require_open()
-        return self._write(self._admit(events))
+        if self._is_closed or self._fault is not None:
+            self._require_open()
+        return self._write(self._encoded(events))
 
     def append_rows(self, rows: Buffer) -> int:
         """Write rows that are JSON text already as one batch; on disk when this returns.
@@ -385,8 +389,17 @@ class Writer:
         Note:
             Spec: 10 §1.1, §8.1, §11.2.
         """
-        self._require_open()
-        return self._write(self._admit_rows(rows))
+        if self._is_closed or self._fault is not None:
+            self._require_open()
+        try:
+            batch = kernel.encode_rows(
+                rows,
+                self._stored_count + self._buffered_count,
+                max_row_bytes=self._max_row_bytes,
+            )
+        except DshCodecError as error:
+            raise error.located(path=self.path) from None
+        return self._write(batch)
 
     def append_settlement(
         self,
@@ -465,7 +478,8 @@ class Writer:
                 buffered, and the next flush tries again.
         """
         self._require_open()
-        batch = self._admit(events)
+        batch = self._encoded(events)
+        self._check_batch(batch)
         if batch.event_count:
             if not self._buffer:
                 self._deadline_ms = self._now_ms() + self._options.window_ms
@@ -495,6 +509,7 @@ class Writer:
 
         Raises:
             DshCodecError, OSError: As for `enqueue`.
+            IdentityError: Somebody who does not hold the lock changed, removed or moved the log.
         """
         self._require_open()
         self._drain()
@@ -553,34 +568,27 @@ class Writer:
             )
             raise OSError(errno.EIO, message, self.path)
 
-    def _admit(self, events: Iterable[Mapping[str, Any]]) -> EncodedRows:
-        """Check and encode a batch; nothing changes, whatever is wrong with it."""
-        # Mappings of other classes are no JSON values to the kernel.
-        values = [event if type(event) is dict else dict(event) for event in events]
+    def _encoded(self, events: Iterable[Mapping[str, Any]]) -> EncodedRows:
+        """Return events as rows, each checked by itself."""
+        values = events if type(events) in (list, tuple) else list(events)
+        for event in values:
+            if type(event) is not dict:
+                # Mappings of other classes are no JSON values to the kernel.
+                values = list(map(dict, values))
+                break
         try:
-            batch = kernel.encode_events(
+            return kernel.encode_events(
                 values,
                 self._stored_count + self._buffered_count,
-                max_row_bytes=self._options.max_row_bytes,
+                max_row_bytes=self._max_row_bytes,
             )
         except DshCodecError as error:
             raise error.located(path=self.path) from None
-        self._check_batch(batch)
-        return batch
-
-    def _admit_rows(self, rows: Buffer) -> EncodedRows:
-        """Check a batch that comes as text, as `_admit`."""
-        try:
-            batch = kernel.encode_rows(
-                rows, self.next_seq, max_row_bytes=self._options.max_row_bytes
-            )
-        except DshCodecError as error:
-            raise error.located(path=self.path) from None
-        self._check_batch(batch)
-        return batch
 
     def _check_batch(self, batch: EncodedRows) -> None:
-        if batch.has_marker and self.header["isSeeded"] is not True:
+        """Check a batch as a whole; nothing changes, whatever is wrong with it."""
+        text, event_count, has_marker = batch
+        if has_marker and self.header["isSeeded"] is not True:
             message = (
                 "an inherited session/end-seed belongs to a seeded session only; with it "
                 "nobody could read this log"
@@ -588,16 +596,20 @@ class Writer:
             raise RowError(
                 message, self.path, None, None, self.next_seq, None, "10 §4.4"
             )
-        _check_batch_bytes(batch)
-        if self._check is not None and batch.event_count:
+        if len(text) > MAX_FRAME_PLAIN_BYTES:
+            raise _too_large(text)
+        if self._check is not None and event_count:
             try:
-                self._check.take(batch.text, self.next_seq, self._events)
+                self._check.take(text, self.next_seq, self._events)
             except DshCodecError as error:
                 raise error.located(path=self.path) from None
 
     def _write(self, batch: EncodedRows) -> int:
-        """Write a batch behind what is buffered; return the next seq."""
-        if batch.event_count:
+        """Check a batch and write it behind what is buffered; return the next seq."""
+        text, event_count, has_marker = batch
+        if has_marker or self._check is not None or len(text) > MAX_FRAME_PLAIN_BYTES:
+            self._check_batch(batch)
+        if event_count:
             if self._buffer:
                 self._drain()
             self._commit(batch)
@@ -622,19 +634,22 @@ class Writer:
             self._buffered_count -= batch.event_count
 
     def _commit(self, batch: EncodedRows) -> None:
-        if self._needs_marker and not batch.has_marker:
+        text, event_count, has_marker = batch
+        if self._needs_marker and not has_marker:
             message = (
                 "the first batch of a seeded session has to hold the inherited events and the "
                 "inherited session/end-seed behind them; without it nobody could read the log"
             )
             raise RowError(message, self.path, None, None, None, None, "10 §4.4")
-        if self._file is None:
-            self._publish(batch.text)
+        file = self._file
+        if file is None:
+            self._publish(text)
         else:
-            self._recover(self._file)
-            self._file.append(self._encode(batch.text))
+            if self._truncate_to is not None or self._recovered:
+                self._recover(file)
+            file.append(text if self.compression == "none" else self._encode(text))
         self._needs_marker = False
-        self._stored_count += batch.event_count
+        self._stored_count += event_count
 
     def _recover(self, file: AppendFile) -> None:
         """Spec 10 §8.4: cut, sync; recovered rows as a batch of their own, sync."""
@@ -749,19 +764,17 @@ class _Plan(NamedTuple):
 _NO_ROWS: Final = EncodedRows(b"", 0, has_marker=False)
 
 
-def _check_batch_bytes(batch: EncodedRows) -> None:
-    total = len(batch.text)
-    if total > MAX_FRAME_PLAIN_BYTES:
-        message = (
-            f"the batch has {total} bytes, more than a reader takes from one frame "
-            f"(max_frame_plain_bytes, {MAX_FRAME_PLAIN_BYTES}): append it in parts"
-        )
-        raise LimitExceededError(
-            message,
-            *(None,) * 6,
-            "max_frame_plain_bytes",
-            MAX_FRAME_PLAIN_BYTES,
-        )
+def _too_large(text: bytes) -> LimitExceededError:
+    message = (
+        f"the batch has {len(text)} bytes, more than a reader takes from one frame "
+        f"(max_frame_plain_bytes, {MAX_FRAME_PLAIN_BYTES}): append it in parts"
+    )
+    return LimitExceededError(
+        message,
+        *(None,) * 6,
+        "max_frame_plain_bytes",
+        MAX_FRAME_PLAIN_BYTES,
+    )
 
 
 def _joined(batches: list[EncodedRows]) -> tuple[EncodedRows, int]:

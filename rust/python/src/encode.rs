@@ -28,9 +28,14 @@ const QUICK_BYTES: usize = 64 << 10;
 /// A text that is longer is not kept for the next batch.
 const KEPT_BYTES: usize = 4 << 20;
 
+/// Words of a tape that is kept.
+const KEPT_WORDS: usize = 1 << 16;
+
 thread_local! {
     /// Room for the text of a batch: new memory costs more than writing into it.
     static TEXT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// The same for a tape.
+    static TAPE: Cell<Tape> = Cell::new(Tape::new());
 }
 
 /// Write a batch of logical events as rows of generation 4. See the stub.
@@ -79,11 +84,14 @@ pub(crate) fn encode_rows<'py>(
         max_row_bytes,
         ..Limits::default()
     };
+    let mut tape = TAPE.take();
     let batch = if text.len() <= QUICK_BYTES {
-        core::check_rows(text, seq, &limits)
+        core::check_rows(text, seq, &limits, &mut tape)
     } else {
-        py.detach(|| core::check_rows(text, seq, &limits))
+        py.detach(|| core::check_rows(text, seq, &limits, &mut tape))
     }?;
+    tape.shrink(KEPT_WORDS);
+    TAPE.set(tape);
     let text = match (&batch.respelled, rows.cast_exact::<PyBytes>()) {
         (Some(respelled), _) => PyBytes::new(py, respelled),
         (None, Ok(own)) => own.clone(),

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use dsh_codec_core::json::number::{is_integer_literal, parse_double};
 use dsh_codec_core::json::text::{decode_ascii_into, decode_string_into};
-use dsh_codec_core::json::{Flow, IntegerShape, Sink, Span, Stopped};
+use dsh_codec_core::json::{Flow, IntegerShape, Sink, Span, Stopped, StringShape};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString};
 
@@ -286,7 +286,7 @@ impl Sink for ObjectSink<'_, '_> {
         self.push(filled.map(|()| dict))
     }
 
-    fn string_array(&mut self, _start: usize, _end: usize, _count: usize, _is_compact: bool) -> Flow {
+    fn string_array(&mut self, _start: usize, _end: usize, _shape: StringShape) -> Flow {
         Err(Stopped) // never called, see PACKED
     }
 

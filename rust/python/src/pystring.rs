@@ -91,9 +91,9 @@ pub(crate) fn from_utf8_lossy<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bo
     owned(py, object)
 }
 
-/// The text as WTF-8: halves that stand side by side are one character, others are three bytes.
+/// The bytes of a text that is all ASCII.
 #[inline]
-pub(crate) fn to_wtf8<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, [u8]>> {
+pub(crate) fn as_ascii<'a>(text: &'a Bound<'_, PyString>) -> Option<&'a [u8]> {
     let object = text.as_ptr();
     // SAFETY: the object is a `str`, and alive as long as `text` is borrowed.
     if unsafe { ffi::PyUnicode_IS_COMPACT_ASCII(object) } != 0 {
@@ -102,10 +102,18 @@ pub(crate) fn to_wtf8<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, [u8
         // SAFETY: an ASCII string has one byte for each character.
         let data = unsafe { ffi::PyUnicode_1BYTE_DATA(object) };
         // SAFETY: `data` has `len` bytes, which do not change, and lives as long as the string.
-        let ascii = unsafe { std::slice::from_raw_parts(data, len.cast_unsigned()) };
-        return Ok(Cow::Borrowed(ascii));
+        return Some(unsafe { std::slice::from_raw_parts(data, len.cast_unsigned()) });
     }
-    other_to_wtf8(text)
+    None
+}
+
+/// The text as WTF-8: halves that stand side by side are one character, others are three bytes.
+#[inline]
+pub(crate) fn to_wtf8<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, [u8]>> {
+    match as_ascii(text) {
+        Some(ascii) => Ok(Cow::Borrowed(ascii)),
+        None => other_to_wtf8(text),
+    }
 }
 
 fn other_to_wtf8<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, [u8]>> {

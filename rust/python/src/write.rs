@@ -222,7 +222,7 @@ fn write_elements<'py>(
         if out.last() != Some(&b'[') {
             out.push(b',');
         }
-        if !write_scalar(&element, notes, out)? {
+        if !write_common(&element, notes, out) && !write_scalar(&element, notes, out)? {
             return Ok(Some(element));
         }
     }
@@ -244,15 +244,35 @@ fn write_members<'py>(
         }
         write_string(&pystring::to_wtf8(&key)?, out);
         out.push(b':');
-        if !write_scalar(&value, notes, out)? {
+        if !write_common(&value, notes, out) && !write_scalar(&value, notes, out)? {
             return Ok(Some(value));
         }
     }
     Ok(None)
 }
 
+/// Writes what most values are, a text in ASCII or a small integer; false for any other.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a call costs as much as the value")]
+fn write_common(value: &Bound<'_, PyAny>, notes: &mut Notes<'_>, out: &mut Vec<u8>) -> bool {
+    if let Ok(text) = value.cast_exact::<PyString>()
+        && let Some(ascii) = pystring::as_ascii(text)
+    {
+        notes.may_be_retired |= is_retired(ascii);
+        write_string(ascii, out);
+        return true;
+    }
+    if let Ok(integer) = value.cast_exact::<PyInt>()
+        && let Ok(small) = integer.extract::<i64>()
+        && is_safe(small)
+    {
+        write_small(small, out);
+        return true;
+    }
+    false
+}
+
 /// Writes a value that has no children; false if it has, or is no JSON value.
-#[inline]
 fn write_scalar<'py>(
     value: &Bound<'py, PyAny>,
     notes: &mut Notes<'py>,
@@ -302,6 +322,7 @@ fn write_integer<'py>(
     Ok(())
 }
 
+#[inline]
 fn write_small(small: i64, out: &mut Vec<u8>) {
     // Most times between chunks.
     if let Ok(number @ 0..100) = u8::try_from(small) {
@@ -311,6 +332,11 @@ fn write_small(small: i64, out: &mut Vec<u8>) {
         out.push(b'0' + number % 10);
         return;
     }
+    write_digits(small, out);
+}
+
+#[inline(never)]
+fn write_digits(small: i64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut rest = small.unsigned_abs();

@@ -8,7 +8,7 @@ use super::blocks::{Blocks, escaped_bytes};
 use super::reader::{
     Fault, FaultKind, Literal, read_integer, read_number, read_string, skip_rare_escape, skip_space,
 };
-use super::sink::IntegerShape;
+use super::sink::{IntegerShape, StringShape};
 
 /// What a block form found.
 enum Blockwise<T> {
@@ -48,30 +48,40 @@ fn parity(mut bits: u64) -> u64 {
     bits
 }
 
-/// Reads an array of strings whose inside starts at `start`: the byte behind `]`, the number of strings, and whether the
-/// array is known to be compact.
+/// Reads an array of strings whose inside starts at `start`: the byte behind `]`, and what is known of them. Whether
+/// they are plain is only looked at with `LOOKS`.
 ///
 /// None if an element is no string. A syntax error is left for the reader to find again.
 #[inline(always)]
-pub(super) fn string_array<B: Blocks, const ROW: bool>(
+pub(super) fn string_array<B: Blocks, const ROW: bool, const LOOKS: bool>(
     blocks: B,
     bytes: &[u8],
     start: usize,
-) -> Result<Option<(usize, usize, bool)>, Fault> {
-    match strings_blockwise(blocks, bytes, start) {
-        Blockwise::Done((end, count)) => Ok(Some((end, count, true))),
+) -> Result<Option<(usize, StringShape)>, Fault> {
+    match strings_blockwise::<B, LOOKS>(blocks, bytes, start) {
+        Blockwise::Done(done) => Ok(Some(done)),
         Blockwise::End => Err(Fault::end(bytes)),
         Blockwise::Unclear => {
             let found = strings_one_by_one::<B, ROW>(blocks, bytes, start)?;
-            Ok(found.map(|(end, count)| (end, count, false)))
+            let shape = |count| StringShape {
+                count,
+                is_compact: false,
+                is_plain: false,
+            };
+            Ok(found.map(|(end, count)| (end, shape(count))))
         }
     }
 }
 
 #[inline(always)]
-fn strings_blockwise<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Blockwise<(usize, usize)> {
+fn strings_blockwise<B: Blocks, const LOOKS: bool>(
+    blocks: B,
+    bytes: &[u8],
+    start: usize,
+) -> Blockwise<(usize, StringShape)> {
     let mut at = start;
     let mut count = 0usize;
+    let mut is_plain = LOOKS;
     // Carried from block to block, each 0 or 1 (or all ones for `inside`):
     let mut inside = 0u64; // the block starts inside a string
     let mut escaped = 0u64; // its first byte is escaped
@@ -81,6 +91,10 @@ fn strings_blockwise<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Blockw
         let mut spare = [0; 64];
         let (block, real) = block_at(bytes, at, &mut spare);
         let masks = blocks.strings(block);
+        if LOOKS {
+            // A byte behind the array may make it too careful, never too careless.
+            is_plain &= !masks.high;
+        }
         let mut quote = masks.quote;
         let mut bad = 0;
         let mut unicode = 0;
@@ -90,6 +104,9 @@ fn strings_blockwise<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Blockw
             quote &= !behind;
             bad = behind & !letters.letter;
             unicode = behind & letters.unicode;
+            if LOOKS {
+                is_plain &= behind & (letters.unicode | letters.slash) == 0;
+            }
         }
         let within = parity(quote) ^ inside; // opening quotes and insides, not closing quotes
         let opening = quote & within;
@@ -122,7 +139,12 @@ fn strings_blockwise<B: Blocks>(blocks: B, bytes: &[u8], start: usize) -> Blockw
             }
             let end = at + len as usize;
             return if bytes.get(end) == Some(&b']') && expected_comma >> len & 1 == 1 {
-                Blockwise::Done((end + 1, count))
+                let shape = StringShape {
+                    count,
+                    is_compact: true,
+                    is_plain,
+                };
+                Blockwise::Done((end + 1, shape))
             } else {
                 Blockwise::Unclear
             };
@@ -321,13 +343,19 @@ fn integers_one_by_one<const ROW: bool>(
 #[cfg(test)]
 mod tests {
     use super::super::blocks::{Blocks, Portable, Task, dispatch};
+    use super::super::spell::has_own_escapes;
     use super::*;
 
     struct Both<'a>(&'a [u8]);
-    type Found = (Option<(usize, usize)>, Option<(usize, IntegerShape)>, bool, bool);
+    type Found = (
+        Option<(usize, StringShape)>,
+        Option<(usize, IntegerShape)>,
+        bool,
+        bool,
+    );
 
     fn blockwise<B: Blocks>(blocks: B, bytes: &[u8]) -> Found {
-        let (s, se) = match strings_blockwise(blocks, bytes, 1) {
+        let (s, se) = match strings_blockwise::<B, true>(blocks, bytes, 1) {
             Blockwise::Done(x) => (Some(x), false),
             Blockwise::End => (None, true),
             Blockwise::Unclear => (None, false),
@@ -351,13 +379,14 @@ mod tests {
     /// Random texts from an alphabet that makes arrays likely; what a block form accepts or calls unfinished, the
     /// element by element form must too.
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one list of pieces, one loop")]
     fn block_forms_never_accept_what_the_plain_forms_refuse() {
         let mut state = 7u64;
         let mut next = |n: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) as usize % n
         };
-        let pieces: [&[u8]; 20] = [
+        let pieces: [&[u8]; 22] = [
             b"\"a\"",
             b",",
             b"\"\"",
@@ -378,6 +407,8 @@ mod tests {
             b"-0",
             b"\\",
             b"\x01",
+            b"\"\\/\"",
+            "\"é\"".as_bytes(),
         ];
         let mut accepted = 0;
         for round in 0..60_000 {
@@ -389,7 +420,7 @@ mod tests {
                     text.push(b',');
                 }
                 let piece = if strings {
-                    [0, 2, 3, 4, 5, 6, 7, 16][next(8)]
+                    [0, 2, 3, 4, 5, 6, 7, 16, 20, 21][next(if round % 3 == 0 { 10 } else { 8 })]
                 } else {
                     [8, 9, 11, 12, 13, 17][next(6)]
                 };
@@ -398,7 +429,7 @@ mod tests {
             text.extend_from_slice(b"],\"rest\":1}");
             for _ in 0..next(3) {
                 let at = 1 + next(text.len() - 1);
-                let piece = pieces[next(20)];
+                let piece = pieces[next(22)];
                 text.splice(at..(at + next(3)).min(text.len()), piece.iter().copied());
             }
             if next(4) == 0 {
@@ -408,9 +439,12 @@ mod tests {
             assert_eq!(found, dispatch(Both(&text)));
             let slow_strings = strings_one_by_one::<_, false>(Portable, &text, 1);
             let slow_integers = integers_one_by_one::<false>(&text, 1);
-            if let Some(done) = found.0 {
+            if let Some((end, shape)) = found.0 {
                 accepted += 1;
-                assert_eq!(slow_strings, Ok(Some(done)), "{}", String::from_utf8_lossy(&text));
+                let shown = String::from_utf8_lossy(&text);
+                assert_eq!(slow_strings, Ok(Some((end, shape.count))), "{shown}");
+                let is_plain = text[..end].is_ascii() && has_own_escapes(&text[..end]);
+                assert!(shape.is_compact && (is_plain || !shape.is_plain), "{shown}");
             }
             if let Some((end, shape)) = found.1 {
                 accepted += 1;

@@ -15,6 +15,8 @@ pub(crate) struct StringMasks {
     /// Bytes below 0x20, which no JSON string holds.
     pub(crate) control: u64,
     pub(crate) comma: u64,
+    /// Whether any byte is from 0x80.
+    pub(crate) high: bool,
 }
 
 /// Masks that check arrays of integers.
@@ -51,6 +53,8 @@ pub(crate) struct EscapeMasks {
     pub(crate) letter: u64,
     /// The letter `u`, which wants four digits behind it.
     pub(crate) unicode: u64,
+    /// The slash, which stands for itself.
+    pub(crate) slash: u64,
 }
 
 /// A way to classify blocks. A value of an implementing type is the proof that the processor can do it.
@@ -149,12 +153,14 @@ impl Blocks for Portable {
             backslash: 0,
             control: 0,
             comma: 0,
+            high: false,
         };
         for (at, word) in Self::words(block) {
             masks.quote |= equal(word, b'"') << at;
             masks.backslash |= equal(word, b'\\') << at;
             masks.control |= below(word, 0x20) << at;
             masks.comma |= equal(word, b',') << at;
+            masks.high |= word & !LOWS != 0;
         }
         masks
     }
@@ -207,9 +213,11 @@ impl Blocks for Portable {
         let mut masks = EscapeMasks {
             letter: 0,
             unicode: 0,
+            slash: 0,
         };
         for (at, word) in Self::words(block) {
             masks.unicode |= equal(word, b'u') << at;
+            masks.slash |= equal(word, b'/') << at;
             masks.letter |= ESCAPE_LETTERS
                 .iter()
                 .fold(0, |bits, &letter| bits | equal(word, letter))
@@ -310,6 +318,7 @@ mod x86 {
             backslash: 0,
             control: 0,
             comma: 0,
+            high: false,
         };
         for at in [0, 16, 32, 48] {
             let v = load16(block, at);
@@ -317,6 +326,7 @@ mod x86 {
             masks.backslash |= u64::from(bits16(equal16(v, b'\\'))) << at;
             masks.control |= u64::from(bits16(at_most16(v, 0x1f))) << at;
             masks.comma |= u64::from(bits16(equal16(v, b','))) << at;
+            masks.high |= bits16(v) != 0;
         }
         masks
     }
@@ -382,6 +392,7 @@ mod x86 {
         let mut masks = EscapeMasks {
             letter: 0,
             unicode: 0,
+            slash: 0,
         };
         for at in [0, 16, 32, 48] {
             let v = load16(block, at);
@@ -390,6 +401,7 @@ mod x86 {
                 .iter()
                 .fold(unicode, |found, &letter| _mm_or_si128(found, equal16(v, letter)));
             masks.unicode |= u64::from(bits16(unicode)) << at;
+            masks.slash |= u64::from(bits16(equal16(v, b'/'))) << at;
             masks.letter |= u64::from(bits16(letter)) << at;
         }
         masks
@@ -470,6 +482,7 @@ mod x86 {
             backslash: join(equal32(a, b'\\'), equal32(b, b'\\')),
             control: join(at_most32(a, 0x1f), at_most32(b, 0x1f)),
             comma: join(equal32(a, b','), equal32(b, b',')),
+            high: bits32(_mm256_or_si256(a, b)) != 0,
         }
     }
 
@@ -574,6 +587,7 @@ mod x86 {
         EscapeMasks {
             letter: join(letters32(a), letters32(b)),
             unicode: join(equal32(a, b'u'), equal32(b, b'u')),
+            slash: join(equal32(a, b'/'), equal32(b, b'/')),
         }
     }
 
@@ -637,6 +651,7 @@ mod x86 {
             backslash: equal64(v, b'\\'),
             control: at_most64(v, 0x1f),
             comma: equal64(v, b','),
+            high: _mm512_movepi8_mask(v) != 0,
         }
     }
 
@@ -675,6 +690,7 @@ mod x86 {
         EscapeMasks {
             letter: _mm512_test_epi8_mask(by_low, _mm512_shuffle_epi8(high, top)),
             unicode: equal64(v, b'u'),
+            slash: equal64(v, b'/'),
         }
     }
 
@@ -716,7 +732,7 @@ mod tests {
     use super::*;
 
     struct Classify<'a>(&'a [u8; 64]);
-    type Masks = [u64; 14];
+    type Masks = [u64; 16];
 
     fn classify<B: Blocks>(blocks: B, block: &[u8; 64]) -> Masks {
         let strings = blocks.strings(block);
@@ -739,6 +755,8 @@ mod tests {
             u64::from(long.high),
             escapes.letter,
             escapes.unicode,
+            escapes.slash,
+            u64::from(strings.high),
         ]
     }
 
@@ -771,6 +789,8 @@ mod tests {
             u64::from(block.iter().any(|&b| b >= 0x80)),
             mask(|b| b"\"\\/bfnrtu".contains(&b), block),
             mask(|b| b == b'u', block),
+            mask(|b| b == b'/', block),
+            u64::from(block.iter().any(|&b| b >= 0x80)),
         ]
     }
 

@@ -58,6 +58,20 @@ pub fn double(value: i64) -> f64 {
     }
 }
 
+/// Bytes of a safe integer.
+#[inline]
+pub(crate) fn integer_len(value: i64) -> usize {
+    let digits = value.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1;
+    digits + usize::from(value < 0)
+}
+
+/// Whether a number literal is what [`write_double`] makes of its value.
+pub(crate) fn is_spelled_double(literal: &[u8]) -> bool {
+    let mut number = Vec::new();
+    write_double(parse_double(literal), &mut number);
+    literal == number
+}
+
 /// Appends a safe integer.
 #[inline]
 pub fn write_integer(value: i64, out: &mut Vec<u8>) {

@@ -518,11 +518,10 @@ fn read_packed<B: Blocks, S: Sink, const ROW: bool>(
 ) -> Result<Option<usize>, Fault> {
     match first {
         Some(b'"') => {
-            let Some((end, count, is_compact)) = arrays::string_array::<B, ROW>(blocks, bytes, at + 1)?
-            else {
+            let Some((end, shape)) = arrays::string_array::<B, ROW, true>(blocks, bytes, at + 1)? else {
                 return Ok(None);
             };
-            checked(sink.string_array(at, end, count, is_compact), at)?;
+            checked(sink.string_array(at, end, shape), at)?;
             Ok(Some(end))
         }
         Some(b'-' | b'0'..=b'9') => {

@@ -69,10 +69,21 @@ pub trait Sink {
     fn whole_array(&mut self, _bytes: &[u8], _at: usize, _max_depth: usize) -> Option<usize> {
         None
     }
-    /// A whole array of one or more strings, checked; `is_compact` if it is known to hold no white space between them.
-    fn string_array(&mut self, start: usize, end: usize, count: usize, is_compact: bool) -> Flow;
+    /// A whole array of one or more strings, checked.
+    fn string_array(&mut self, start: usize, end: usize, shape: StringShape) -> Flow;
     /// A whole array of one or more integers of at most 15 digits, checked.
     fn integer_array(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow;
+}
+
+/// What is known of an array of strings without reading them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StringShape {
+    /// Elements.
+    pub count: usize,
+    /// Whether it is known to hold no white space between them.
+    pub is_compact: bool,
+    /// Whether they are known to be ASCII, and to have no escape `\u` or `\/`.
+    pub is_plain: bool,
 }
 
 /// What is known of an array of integers without reading them.

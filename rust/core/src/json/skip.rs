@@ -2,8 +2,8 @@
 
 use super::blocks::{Blocks, Task, dispatch};
 use super::reader::{Open, read_value};
-use super::records::{ReadRecords, Records};
-use super::sink::{Flow, IntegerShape, Sink, Span};
+use super::records::{Lossless, ReadRecords, Records};
+use super::sink::{Flow, IntegerShape, Sink, Span, StringShape};
 use super::tape::may_be_retired;
 
 /// Room for what is nested, used again from value to value.
@@ -79,6 +79,7 @@ pub(crate) fn skip_records(
         start,
         max_depth: max_depth - 1,
         open,
+        values: Lossless::default(),
     })
 }
 
@@ -145,7 +146,7 @@ impl Sink for Seen {
     }
 
     #[inline(always)]
-    fn string_array(&mut self, _start: usize, _end: usize, _count: usize, _is_compact: bool) -> Flow {
+    fn string_array(&mut self, _start: usize, _end: usize, _shape: StringShape) -> Flow {
         Ok(())
     }
 

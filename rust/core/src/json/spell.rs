@@ -54,6 +54,11 @@ fn is_own_escape(text: &[u8]) -> bool {
     )
 }
 
+/// Whether the writer would make every escape of a text in the same way; nothing else in it may hold a backslash.
+pub(super) fn has_own_escapes(text: &[u8]) -> bool {
+    dispatch(Look(text)).0
+}
+
 /// Whether the string literals in some text are canonical; nothing else in it may hold a backslash.
 pub(super) fn is_canonical(literals: &[u8]) -> bool {
     let (own_escapes, is_ascii) = dispatch(Look(literals));

@@ -13,8 +13,8 @@ use super::blocks::{Blocks, Task, dispatch};
 use super::lazy::{self, closing_quote};
 use super::number::{double, is_negative_zero, parse_double, safe_integer};
 use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
-use super::records::{Noted, ReadRecords};
-use super::sink::{Flow, IntegerShape, Sink, Span, Stopped};
+use super::records::{Lossless, Noted, ReadRecords, Spelled};
+use super::sink::{Flow, IntegerShape, Sink, Span, Stopped, StringShape};
 use super::text::decode_string;
 
 pub use canonical::CanonicalWriter;
@@ -57,7 +57,7 @@ struct Word {
     tag: Tag,
     /// Text: it has an escape. Texts: it is compact. Shape: it may have a −0.
     flag: bool,
-    /// Text: it has a byte from 0x80.
+    /// Text: it has a byte from 0x80. Texts: they may not be plain. Records: they may have one.
     high: bool,
     a: u32,
     b: u32,
@@ -95,8 +95,19 @@ pub struct Tape {
     nesting: Vec<Open>,
     /// Whether a string value may be [retired](is_retired).
     may_be_retired: bool,
-    /// Whether the records of a stream need only be checked and counted.
-    counts_records: bool,
+    /// What becomes of the records of a stream.
+    records: Records,
+}
+
+/// What becomes of the records of `data.stream` of a row where they are valid and in the harness's spelling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Records {
+    /// They are on the tape.
+    Kept,
+    /// They are counted.
+    Counted,
+    /// They are counted if every byte is as the writer spells it, but for what is no UTF-8.
+    Spelled,
 }
 
 /// Whether a string is one that row admission (spec 30 §6) asks for in rules A2 to A4, B, C3 and C4. A row without any
@@ -218,7 +229,7 @@ impl Default for Tape {
             open: Vec::new(),
             nesting: Vec::new(),
             may_be_retired: false,
-            counts_records: false,
+            records: Records::Kept,
         }
     }
 }
@@ -338,7 +349,7 @@ impl Tape {
     }
 
     /// Gives memory back that one long row took.
-    pub(crate) fn shrink(&mut self, words: usize) {
+    pub fn shrink(&mut self, words: usize) {
         if self.words.capacity() > words {
             self.words = Vec::new();
         }
@@ -386,22 +397,44 @@ impl Tape {
     /// Whether valid records of a stream, `data.stream` of a row, are counted and then not kept on the tape. What is
     /// asked of them nevertheless is read from the bytes.
     pub(crate) fn count_records(&mut self, counts_records: bool) {
-        self.counts_records = counts_records;
+        self.records = if counts_records {
+            Records::Counted
+        } else {
+            Records::Kept
+        };
+    }
+
+    /// As [`Tape::count_records`], for [`Tape::is_canonical`]: streams that the writer would spell otherwise are kept.
+    pub(crate) fn spell_records(&mut self) {
+        self.records = Records::Spelled;
     }
 
     /// Takes the array at a byte if it is a stream of valid records.
     #[inline(never)]
     fn take_records(&mut self, bytes: &[u8], start: usize, max_depth: usize) -> Option<usize> {
-        let records = dispatch(ReadRecords {
-            bytes,
-            start,
-            max_depth: max_depth.checked_sub(2).filter(|&levels| levels > 0)?,
-            open: &mut Vec::new(),
-        })?;
+        let max_depth = max_depth.checked_sub(2).filter(|&levels| levels > 0)?;
+        let open = &mut Vec::new();
+        let records = match self.records {
+            Records::Kept => return None,
+            Records::Counted => dispatch(ReadRecords {
+                bytes,
+                start,
+                max_depth,
+                open,
+                values: Lossless::default(),
+            }),
+            Records::Spelled => dispatch(ReadRecords {
+                bytes,
+                start,
+                max_depth,
+                open,
+                values: Spelled::new(bytes),
+            }),
+        }?;
         let len = self.words.len();
         let Noted { usage, finish } = records.noted;
         let taken = self
-            .push(Tag::LazyArray, start, records.end, true, false)
+            .push(Tag::LazyArray, start, records.end, true, records.high)
             .and_then(|()| self.push_word(shape_word(records.count, records.chunks), start))
             .and_then(|()| self.push(Tag::Shape, usage.start, usage.end, false, false))
             .and_then(|()| self.push(Tag::Shape, finish.start, finish.end, false, false));
@@ -499,7 +532,7 @@ impl Sink for Tape {
     #[inline(always)]
     fn whole_array(&mut self, bytes: &[u8], at: usize, max_depth: usize) -> Option<usize> {
         // Inside of the row and its data.
-        let is_stream = self.counts_records
+        let is_stream = self.records != Records::Kept
             && self.open.len() == 2
             && bytes
                 .get(..at)
@@ -512,9 +545,9 @@ impl Sink for Tape {
     }
 
     #[inline(always)]
-    fn string_array(&mut self, start: usize, end: usize, count: usize, is_compact: bool) -> Flow {
-        self.push(Tag::Texts, start, end, is_compact, false)?;
-        self.push(Tag::Shape, count, 0, false, false)
+    fn string_array(&mut self, start: usize, end: usize, shape: StringShape) -> Flow {
+        self.push(Tag::Texts, start, end, shape.is_compact, !shape.is_plain)?;
+        self.push(Tag::Shape, shape.count, 0, false, false)
     }
 
     #[inline(always)]
@@ -676,8 +709,8 @@ impl Sink for Lean<'_> {
     }
 
     #[inline(always)]
-    fn string_array(&mut self, start: usize, end: usize, count: usize, is_compact: bool) -> Flow {
-        self.put(|tape| tape.string_array(start, end, count, is_compact))
+    fn string_array(&mut self, start: usize, end: usize, shape: StringShape) -> Flow {
+        self.put(|tape| tape.string_array(start, end, shape))
     }
 
     #[inline(always)]

@@ -230,19 +230,34 @@ impl<'a> Task for WriteBlocks<'a, '_> {
     fn run<B: Blocks>(self, blocks: B) -> Self::Output {
         let Self(text, out) = self;
         let (chunks, rest) = text.as_chunks::<64>();
-        for chunk in chunks {
+        let mut start = 0; // what is before is written
+        for (number, chunk) in chunks.iter().enumerate() {
             let mut special = blocks.long(chunk).special;
-            let mut start = 0;
             while special != 0 {
-                let at = special.trailing_zeros() as usize;
-                out.extend_from_slice(chunk.get(start..at).unwrap_or_default());
-                push_escape(chunk.get(at).copied().unwrap_or_default(), out);
+                let at = 64 * number + special.trailing_zeros() as usize;
+                push_run(text, start, at, out);
+                push_escape(text.get(at).copied().unwrap_or_default(), out);
                 start = at + 1;
                 special &= special - 1;
             }
-            out.extend_from_slice(chunk.get(start..).unwrap_or_default());
         }
+        push_run(text, start, text.len() - rest.len(), out);
         rest
+    }
+}
+
+/// Appends `text[start..end]`; up to a length, as a copy of that length.
+#[inline(always)]
+fn push_run(text: &[u8], start: usize, end: usize, out: &mut Vec<u8>) {
+    const LENGTH: usize = 64;
+    let len = end.wrapping_sub(start);
+    match text.get(start..).and_then(|rest| rest.first_chunk::<LENGTH>()) {
+        Some(chunk) if len <= LENGTH => {
+            let before = out.len();
+            out.extend_from_slice(chunk);
+            out.truncate(before + len);
+        }
+        _ => out.extend_from_slice(text.get(start..end).unwrap_or_default()),
     }
 }
 
@@ -288,11 +303,33 @@ pub fn write_string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     // Nearly all fragments of a stream.
     if text.len() < 64 && is_plain(text) {
-        out.extend_from_slice(text);
+        push_short(text, out);
         out.push(b'"');
         return;
     }
     write_rest(text, out);
+}
+
+/// Appends a text that is mostly short: copies of fixed length, which overlap, are no calls.
+#[inline(always)]
+fn push_short(text: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        (Some(first), Some(last)) if text.len() <= 16 => {
+            out.extend_from_slice(first);
+            out.truncate(start + text.len() - 8);
+            out.extend_from_slice(last);
+        }
+        (None, _) => match (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+            (Some(first), Some(last)) => {
+                out.extend_from_slice(first);
+                out.truncate(start + text.len() - 4);
+                out.extend_from_slice(last);
+            }
+            _ => text.iter().for_each(|&byte| out.push(byte)),
+        },
+        _ => out.extend_from_slice(text),
+    }
 }
 
 /// Appends text and the closing quote.
@@ -410,6 +447,37 @@ mod tests {
         assert_eq!(array_index(b"4294967294"), Some(4_294_967_294));
         for key in [&b"4294967295"[..], b"01", b"", b"-1", b"1.0", b"99999999999"] {
             assert_eq!(array_index(key), None);
+        }
+    }
+
+    #[test]
+    fn strings_of_all_lengths_are_written_byte_by_byte_the_same() {
+        let mut state = 3u64;
+        let mut next = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        for round in 0..20_000 {
+            let len = if round % 2 == 0 { next(24) } else { next(300) };
+            let rarity = [3, 40, 1_000][next(3)];
+            let text: Vec<u8> = (0..len)
+                .map(|_| match next(rarity) {
+                    0 => b"\"\\\n\x01\x1f\x7f"[next(6)],
+                    _ => b'a' + u8::try_from(next(26)).unwrap(),
+                })
+                .collect();
+            let mut expected = b"!\"".to_vec();
+            for &byte in &text {
+                if byte < 0x20 || byte == b'"' || byte == b'\\' {
+                    push_escape(byte, &mut expected);
+                } else {
+                    expected.push(byte);
+                }
+            }
+            expected.push(b'"');
+            let mut out = b"!".to_vec();
+            write_string(&text, &mut out);
+            assert_eq!(out, expected, "{}", String::from_utf8_lossy(&text));
         }
     }
 

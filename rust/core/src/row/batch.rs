@@ -29,11 +29,12 @@ pub struct Batch {
 ///
 /// # Cost
 /// One pass. Rows that are spelled as the writer spells them are not copied.
-pub fn check_rows(text: &[u8], seq: u64, limits: &Limits) -> Result<Batch> {
+pub fn check_rows(text: &[u8], seq: u64, limits: &Limits, tape: &mut Tape) -> Result<Batch> {
+    tape.spell_records();
     let mut check = Check {
         text,
         limits,
-        tape: Tape::new(),
+        tape,
         at: 0,
         out: None,
         has_marker: false,
@@ -58,7 +59,7 @@ pub fn check_rows(text: &[u8], seq: u64, limits: &Limits) -> Result<Batch> {
 struct Check<'a> {
     text: &'a [u8],
     limits: &'a Limits,
-    tape: Tape,
+    tape: &'a mut Tape,
     /// Where the next row starts.
     at: usize,
     /// The rows before it, if they are not what the text has before it.
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str) -> Batch {
-        check_rows(text.as_bytes(), 4, &Limits::default()).unwrap()
+        check_rows(text.as_bytes(), 4, &Limits::default(), &mut Tape::new()).unwrap()
     }
 
     #[test]
@@ -182,10 +183,124 @@ mod tests {
         assert_eq!(check(&text).respelled, Some(expected.into_bytes()));
     }
 
+    /// Records of streams, most of them as the writer spells them.
+    const RECORDS: [&str; 9] = [
+        r#"{"type":"chunk","time":7,"chunk":{"type":"block-start","index":0,"blockType":"text"}}"#,
+        r#"{"type":"text-chunks","time0":8,"index":0,"dt":[1,-2,0],"texts":["a","é\n\\","\u001b/",""]}"#,
+        r#"{"type":"reasoning-chunks","time0":8,"index":0,"dt":[],"texts":["\ud83d"]}"#,
+        r#"{"type":"tool-call-chunks","time0":8,"index":1,"dt":[12],"id":"c\t","name":"n","args":["{\"","a"]}"#,
+        r#"{"type":"chunk","time":9,"chunk":{"type":"block-end","block":{"type":"text","text":"aé\n"},"n":{"type":[]}}}"#,
+        r#"{"type":"chunk","time":9,"chunk":{"usage":{"n":[1,-2],"s":["a","é"],"x":[null,true,{},[[-5]]],"c":0.125}}}"#,
+        r#"{"type":"chunk","time":9,"chunk":{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9,"j":0,"k":1,"l":2,"m":3}}"#,
+        r#"{"type":"chunk","time":9,"chunk":{}}"#,
+        r#"{"type":"chunk","time":9,"chunk":{"type":"finish","reason":{"kind":"stop"},"f":false}}"#,
+    ];
+
+    /// What may be put anywhere.
+    const PIECES: [&str; 30] = [
+        "",
+        "",
+        "\"",
+        "\\",
+        ",",
+        "{",
+        "}",
+        "[",
+        "]",
+        "0",
+        "-0",
+        "1.50",
+        "2.5",
+        "1e999",
+        " ",
+        "\t",
+        "null",
+        "[ ]",
+        "{}",
+        "12345678",
+        "\\u0041",
+        "\\/",
+        "\\n",
+        "\\u001B",
+        "é",
+        "\"a\":1,",
+        "\"1\":1,",
+        "\"type\":2,",
+        "[1, 2]",
+        "[\"a\" ]",
+    ];
+
+    /// The rows as they are written if nothing is known of their spelling; None if they are refused.
+    fn written(text: &[u8]) -> Option<Vec<u8>> {
+        let mut tape = Tape::new();
+        let end = tape.read_row(text, 64).ok()?;
+        let row = tape.root(text.get(..end)?);
+        let (mut ranges, mut out) = (Vec::new(), Vec::new());
+        let envelope = Envelope::of(row)?;
+        admit(&envelope, true).ok()?;
+        decode_native(&envelope, 4).ok()?;
+        if let Some(seqs) = envelope.source_event_seqs {
+            respell_seqs(seqs, &mut ranges);
+        }
+        write_row(row, &ranges, &mut out);
+        (row.is_lossless() && text.get(end..) == Some(b"\n")).then_some(out)
+    }
+
+    #[test]
+    fn streams_that_are_not_kept_are_written_as_all_others() {
+        let mut state = 5u64;
+        let mut next = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        let mut tape = Tape::new();
+        let (mut taken, mut stood, mut counted) = (0, 0, 0);
+        for round in 0..20_000 {
+            let records: Vec<_> = (0..next(4)).map(|_| RECORDS[next(RECORDS.len())]).collect();
+            let mut row = format!(
+                r#"{{"type":"assistant/attempt","seq":4,"time":1,"data":{{"turn":1,"stream":[{}],"x":["a",{{}}]}}}}"#,
+                records.join(",")
+            );
+            for _ in 0..next(3) {
+                let boundary =
+                    |row: &str, at: usize| (0..=at).rev().find(|&at| row.is_char_boundary(at)).unwrap();
+                let start = boundary(&row, 50 + next(row.len() - 50));
+                let end = boundary(&row, (start + next(4)).min(row.len()));
+                row.replace_range(start..end, PIECES[next(PIECES.len())]);
+            }
+            let mut text = row.into_bytes();
+            if round % 7 == 0
+                && let Some(byte) = text.iter_mut().find(|byte| **byte == 0xc3)
+            {
+                *byte = 0xff;
+            }
+            text.push(b'\n');
+            let found = check_rows(&text, 4, &Limits::default(), &mut tape);
+            let shown = String::from_utf8_lossy(&text);
+            if let Ok(batch) = &found {
+                let is_counted = tape
+                    .root(&text)
+                    .member("data")
+                    .and_then(|data| data.member("stream"));
+                counted += usize::from(is_counted.is_some_and(|stream| stream.counted_records().is_some()));
+                taken += 1;
+                stood += usize::from(batch.respelled.is_none());
+            }
+            let found = found
+                .ok()
+                .map(|batch| batch.respelled.unwrap_or_else(|| text.clone()));
+            assert_eq!(found, written(&text), "{shown}");
+        }
+        assert!(
+            stood > 4_000 && counted > 3_000 && taken > stood + 1_000,
+            "{stood} {counted} {taken}"
+        );
+    }
+
     #[test]
     fn the_first_row_that_is_refused_decides() {
         let text = b"{\"type\":\"x\",\"seq\":4,\"time\":1,\"data\":null}\n\n";
-        let error = check_rows(text, 4, &Limits::default()).unwrap_err();
+        let error = check_rows(text, 4, &Limits::default(), &mut Tape::new()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Syntax));
         assert_eq!(error.location().seq, Some(5));
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::block::{BlockIndex, BlockType};
 use super::chunk::{ChunkType, RunKind};
-use super::pack::Packed;
+use super::pack::{Packed, PackedRun};
 use super::readers::{Claim, claim_of, elements, members_of, refuse};
 use super::value::{Value, Word};
 use crate::error::{Error, ErrorKind, Result};
@@ -152,7 +152,12 @@ impl<K> Partial<K> {
         })
     }
 
-    fn add_text<V: Value<Kept = K>>(&mut self, fragments: impl Iterator<Item = V>) {
+    fn add_fragments<V: Value<Kept = K>>(&mut self, kind: RunKind, fragments: impl Iterator<Item = V>) {
+        if kind == RunKind::ToolCall {
+            let fragments = fragments.map(|fragment| fragment.keep_text());
+            self.arguments.extend(fragments);
+            return;
+        }
         for fragment in fragments {
             self.text_is_visible = self.text_is_visible || fragment.is_visible_text();
             self.text.push(fragment.keep_text());
@@ -284,10 +289,46 @@ impl<K> Assembler<K> {
         records: &[Packed<K>],
         handle: impl Fn(&K) -> V,
     ) -> Result<()> {
+        // Most blocks are closed by a block of their own, and nobody asks for the fragments of those.
+        let mut waiting = Vec::new();
+        let pushed = self.push_most_of_packed(records, &handle, &mut waiting);
+        self.add_waiting(&mut waiting, &handle);
+        pushed
+    }
+
+    /// Adds the fragments of runs to blocks that are still open.
+    fn add_waiting<V: Value<Kept = K>>(
+        &mut self,
+        waiting: &mut Vec<(usize, &PackedRun<K>)>,
+        handle: &impl Fn(&K) -> V,
+    ) {
+        for (at, run) in waiting.drain(..) {
+            if let Some(partial) = self
+                .partials
+                .get_mut(at)
+                .filter(|partial| partial.closed.is_none())
+            {
+                partial.add_fragments(run.kind, run.members.iter().map(handle));
+            }
+        }
+    }
+
+    /// [`Assembler::push_packed`], but for the fragments of the runs that it leaves in `waiting`, with their partials.
+    fn push_most_of_packed<'r, V: Value<Kept = K>>(
+        &mut self,
+        records: &'r [Packed<K>],
+        handle: &impl Fn(&K) -> V,
+        waiting: &mut Vec<(usize, &'r PackedRun<K>)>,
+    ) -> Result<()> {
         for (at, record) in records.iter().enumerate() {
             match record {
                 Packed::Raw { chunk, .. } => {
-                    self.push(&handle(chunk)).map_err(|error| numbered(error, at))?;
+                    let chunk = handle(chunk);
+                    if matches!(ChunkType::of_chunk(&chunk), Some(ChunkType::Delta(_))) {
+                        // Its fragment stands behind theirs.
+                        self.add_waiting(waiting, handle);
+                    }
+                    self.push(&chunk).map_err(|error| numbered(error, at))?;
                 }
                 Packed::Run(run) => {
                     let place = self.place_of(BlockIndex::Number(double(run.index).to_bits()));
@@ -296,9 +337,10 @@ impl<K> Assembler<K> {
                     }
                     let call = run.id.as_ref().map(|id| Call {
                         id: handle(id),
-                        name: run.name.as_ref().map(&handle),
+                        name: run.name.as_ref().map(handle),
                     });
-                    self.add_fragments(run.kind, place, call, run.members.iter().map(&handle));
+                    self.begin_fragments(run.kind, place, call);
+                    waiting.push((self.last, run));
                 }
             }
         }
@@ -313,20 +355,26 @@ impl<K> Assembler<K> {
         call: Option<Call<V>>,
         fragments: impl Iterator<Item = V>,
     ) {
-        let Some(partial) = self.ensure(place, BlockType::of_run(kind)) else {
-            return;
-        };
-        let Some(Call { id, name }) = call else {
-            partial.add_text(fragments);
-            return;
-        };
-        partial.call_id = Some(id.keep_text());
-        if let Some(name) = name.filter(Value::is_nonempty_text) {
-            partial.call_name = Some(name.keep_text());
+        if let Some(partial) = self.begin_fragments(kind, place, call) {
+            partial.add_fragments(kind, fragments);
         }
-        partial
-            .arguments
-            .extend(fragments.map(|fragment| fragment.keep_text()));
+    }
+
+    /// The partial that takes fragments; those of a tool call come with its names. Never None.
+    fn begin_fragments<V: Value<Kept = K>>(
+        &mut self,
+        kind: RunKind,
+        place: Place,
+        call: Option<Call<V>>,
+    ) -> Option<&mut Partial<K>> {
+        let partial = self.ensure(place, BlockType::of_run(kind))?;
+        if let Some(Call { id, name }) = call {
+            partial.call_id = Some(id.keep_text());
+            if let Some(name) = name.filter(Value::is_nonempty_text) {
+                partial.call_name = Some(name.keep_text());
+            }
+        }
+        Some(partial)
     }
 
     fn push_block_end<V: Value<Kept = K>>(&mut self, chunk: &V) -> Result<()> {

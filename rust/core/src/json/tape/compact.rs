@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::super::number::write_double;
-use super::super::spell::{has_space, is_canonical};
-use super::{Tag, Tape, whole};
-use crate::json::number::parse_double;
+use super::super::number::{integer_len, is_spelled_double};
+use super::super::spell::{has_own_escapes, has_space};
+use super::{Records, Tag, Tape, whole};
 
 /// Objects with more members are searched for repeated keys by hash.
 const FEW_MEMBERS: usize = 12;
@@ -14,23 +13,27 @@ impl Tape {
     /// Whether the row that was read last is spelled as the writer would spell it, which no number does that it cannot
     /// spell: −0 and those that are not finite. Spec 10 §1.1, §1.2.
     ///
-    /// A row that is not on the tape as a whole, that has a key like an index, or an escape of half a character is said
-    /// not to be, whatever it is.
+    /// A row that is not on the tape as a whole, but for [spelled](Tape::spell_records) records, that has a key like an
+    /// index, or an escape of half a character is said not to be, whatever it is.
     ///
     /// # Cost
-    /// Two looks at the bytes of the row for UTF-8 and escapes, one at each word of the tape. What the spelling leaves
-    /// open besides is white space, and that is known from the length.
+    /// One look at each word of the tape, and one at the bytes of the row if any is not ASCII. What the literals leave
+    /// open is white space, and that is known from the length.
     pub(crate) fn is_canonical(&self, row: &[u8]) -> bool {
-        is_canonical(row) && self.canonical_len(row) == Some(row.len())
+        let Some((len, may_be_high)) = self.canonical_len(row) else {
+            return false;
+        };
+        len == row.len() && (!may_be_high || std::str::from_utf8(row).is_ok())
     }
 
-    /// Bytes of the value as the writer spells it, if its literals are those of the writer.
-    fn canonical_len(&self, row: &[u8]) -> Option<usize> {
+    /// Bytes of the value as the writer spells it, if its literals are those of the writer but for bytes that are no
+    /// UTF-8, and whether there may be any from 0x80.
+    fn canonical_len(&self, row: &[u8]) -> Option<(usize, bool)> {
         let mut len = 0;
+        let mut may_be_high = false;
         let mut values = 0;
         let mut keys = 0;
         let mut containers = 0;
-        let mut number = Vec::new();
         let mut at = 0;
         while let Some(word) = self.words.get(at) {
             at += 1;
@@ -42,11 +45,15 @@ impl Tape {
                 Tag::Integer => integer_len(whole(*word)),
                 Tag::Number => {
                     let literal = row.get(word.a as usize..word.b as usize)?;
-                    number.clear();
-                    write_double(parse_double(literal), &mut number);
-                    (literal == number).then_some(span)?
+                    is_spelled_double(literal).then_some(span)?
                 }
-                Tag::Text => span + 2,
+                Tag::Text => {
+                    may_be_high |= word.high;
+                    if word.flag && !has_own_escapes(row.get(word.a as usize..word.b as usize)?) {
+                        return None;
+                    }
+                    span + 2
+                }
                 Tag::Array => {
                     containers += 1;
                     2
@@ -62,7 +69,16 @@ impl Tape {
                 }
                 Tag::Texts => {
                     at += 1;
+                    may_be_high |= word.high;
+                    if word.high && !has_own_escapes(row.get(word.a as usize..word.b as usize)?) {
+                        return None;
+                    }
                     word.flag.then_some(span)?
+                }
+                Tag::LazyArray if word.flag && self.records == Records::Spelled => {
+                    at += 1;
+                    may_be_high |= word.high;
+                    span
                 }
                 Tag::Integers => {
                     let has_negative_zero = self.words.get(at)?.flag;
@@ -76,7 +92,7 @@ impl Tape {
         }
         // A key was counted as a value. It has a colon, and each child of an array or object but the first a comma.
         let children = usize::checked_sub(values, keys + 1)?;
-        Some(len + keys + children.checked_sub(containers)?)
+        Some((len + keys + children.checked_sub(containers)?, may_be_high))
     }
 
     /// Members of the object at a word; None if a key is repeated, or may have to stand elsewhere.
@@ -84,6 +100,7 @@ impl Tape {
         let object = self.root(row).at_word(at);
         let mut few: [&[u8]; FEW_MEMBERS] = [b""; FEW_MEMBERS];
         let mut many: HashSet<&[u8]> = HashSet::new();
+        let mut marks = 0u64; // a bit for what is known of a key at a glance
         let mut count = 0;
         for (key, _) in object.members() {
             // One spelling for each key, so bytes can be compared. The opening quote is the first of them.
@@ -91,9 +108,13 @@ impl Tape {
             if key.get(1).is_some_and(u8::is_ascii_digit) {
                 return None;
             }
+            let [.., last, _] = key else { return None };
+            let mark = 1u64 << (key.len().wrapping_mul(7).wrapping_add(usize::from(*last)) % 64);
+            let is_unlike = marks & mark == 0;
+            marks |= mark;
             let is_new = if let Some(place) = few.get_mut(count) {
                 *place = key;
-                !few.get(..count)?.contains(&key)
+                is_unlike || !few.get(..count)?.contains(&key)
             } else {
                 if many.is_empty() {
                     many.extend(few);
@@ -107,13 +128,6 @@ impl Tape {
         }
         Some(count)
     }
-}
-
-/// Bytes of an integer.
-#[inline]
-fn integer_len(value: i64) -> usize {
-    let digits = value.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1;
-    digits + usize::from(value < 0)
 }
 
 #[cfg(test)]
