@@ -385,7 +385,10 @@ impl<'w> Parts<'w> {
         let filled = match place {
             Ok(Some(place)) => room.fill(&self.file, &place).map(|()| place.is_whole),
             Ok(None) => {
-                lock(&self.turns).end.get_or_insert(number);
+                // Who asks again behind the end may come here first.
+                let mut turns = lock(&self.turns);
+                turns.end = Some(turns.end.map_or(number, |end| end.min(number)));
+                drop(turns);
                 self.change.notify_all();
                 return None;
             }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::super::number::{integer_len, is_spelled_double};
 use super::super::spell::{has_own_escapes, has_space};
-use super::{Records, Tag, Tape, whole};
+use super::{RECORD_WORDS, Records, Tag, Tape, whole};
 
 /// Objects with more members are searched for repeated keys by hash.
 const FEW_MEMBERS: usize = 12;
@@ -76,7 +76,7 @@ impl Tape {
                     word.flag.then_some(span)?
                 }
                 Tag::LazyArray if word.flag && self.records == Records::Spelled => {
-                    at += 1;
+                    at += RECORD_WORDS;
                     may_be_high |= word.high;
                     span
                 }
