@@ -60,7 +60,7 @@ def plain(value: Any) -> Any:
         for key, item in members:
             copied, inner = _copied(item)
             is_changed = is_changed or type(item) not in (type(copied), tuple)
-            if type(target) is list:
+            if isinstance(target, list):
                 target.append(copied)
             else:
                 name = str.__str__(key) if isinstance(key, str) else key
