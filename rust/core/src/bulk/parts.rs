@@ -1,8 +1,9 @@
 //! One large plain file on several threads.
 //!
 //! Threads take whole rows in the order of the file, read them at their place and scan them apart; whoever has the next
-//! part in hand when it is due joins it to what stands before it. A part that does not fit there is fed instead, as the only thread would have
-//! fed it, so that the result is the same whatever the file holds. A row that is longer than a part is fed, too.
+//! part in hand when it is due joins it to what stands before it. A part that does not fit there is fed instead, as the
+//! only thread would have fed it, so that the result is the same whatever the file holds. A row that is longer than a
+//! part is fed, too.
 
 use std::collections::BTreeMap;
 use std::fs::File;
