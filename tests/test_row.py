@@ -87,6 +87,35 @@ def test_parse_header_of_generation_4(kernel):
     assert kernel.parse_header(header(4), generation=4).fields["id"] == "s"
 
 
+def test_parse_header_does_not_depend_on_the_headers_before(kernel):
+    """A kernel may make one header after the model of another; values keep their own spelling and their own objects."""
+    start = b'{"type":"session","version":4,"id":'
+    end = b',"isSeeded":false,"delegationDepth":0}\n'
+    alike = {"version": 4, "isSeeded": False, "delegationDepth": 0}
+    changes = [
+        (b'"s","createdAt":1', {"id": "s", "createdAt": 1}),
+        (b'"t,}","createdAt":123456789012345', {"id": "t,}", "createdAt": 123456789012345}),
+        (b'"s","createdAt":12', {"id": "s", "createdAt": 12}),
+        (b'"s","createdAt":1.0', {"id": "s", "createdAt": 1}),
+        (b'"s","createdAt":1 ', {"id": "s", "createdAt": 1}),
+        (b'"s","createdAt":1e1', {"id": "s", "createdAt": 10}),
+        (b'"\\u0073\\"","createdAt":1', {"id": 's"', "createdAt": 1}),
+        (b'"\xc3\xa9\xff","createdAt":1', {"id": "é\ufffd", "createdAt": 1}),
+        (b'"s","createdAt":1,"cwd":"/w"', {"id": "s", "createdAt": 1, "cwd": "/w"}),
+        (b'"s","cwd":"/w","createdAt":1', {"id": "s", "cwd": "/w", "createdAt": 1}),
+        (b'"s","createdAt":1,"id":"t"', {"id": "t", "createdAt": 1}),
+    ]  # fmt: skip
+    for first, _ in changes:
+        for second, fields in changes:
+            kernel.parse_header(start + first + end).fields.clear()
+            kernel.parse_header(start + first + end).fields["id"] = "mine"
+            found = kernel.parse_header(start + second + end).fields
+            order = ["version", *fields, "isSeeded", "delegationDepth"]
+            assert found == {**alike, **fields}
+            assert [*found] == order
+            assert type(found["createdAt"]) is int
+
+
 @pytest.mark.parametrize(
     ("seed", "cut"), [({}, None), ({"seedLength": 0}, 0), ({"seedLength": 3}, 3)]
 )

@@ -22,11 +22,12 @@ use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyInt, PyList, PyString, PyTuple};
 
 use crate::buffer::InputBytes;
 use crate::errors::{KernelError, KernelResult};
-use crate::row::{Generation, class, named_tuple, scan_options, scan_tuple};
+use crate::pybuild::TupleClass;
+use crate::row::{Generation, optional_int, scan_options, scan_tuple, tuple_class};
 
 /// Time between two looks at signals.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -35,7 +36,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 const LOOKS_PER_PROGRESS: u32 = 3;
 
 fn file_tuple<'py>(py: Python<'py>, file: &core::FileScan) -> KernelResult<Bound<'py, PyAny>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static CLASS: PyOnceLock<TupleClass> = PyOnceLock::new();
 
     let findings: Vec<Py<PyBaseException>> = file
         .scan
@@ -48,19 +49,20 @@ fn file_tuple<'py>(py: Python<'py>, file: &core::FileScan) -> KernelResult<Bound
         Compression::None => intern!(py, "none"),
         Compression::Zstd => intern!(py, "zstd"),
     };
-    let fields = (
+    let number = |value: u64| PyInt::new(py, value).into_any();
+    let fields = [
         scan_tuple(py, &file.scan)?,
-        compression,
-        file.file_bytes,
-        file.plain_bytes,
-        file.frame_count,
-        file.torn_start,
-        file.truncate_to,
-        file.recovered_count,
-        PyTuple::new(py, findings)?,
-        file.scan.findings.count,
-    );
-    Ok(named_tuple(&class(py, &CLASS, "FileScan")?, fields)?)
+        compression.clone().into_any(),
+        number(file.file_bytes),
+        number(file.plain_bytes),
+        optional_int(py, file.frame_count),
+        optional_int(py, file.torn_start),
+        optional_int(py, file.truncate_to),
+        number(file.recovered_count),
+        PyTuple::new(py, findings)?.into_any(),
+        number(file.scan.findings.count),
+    ];
+    Ok(tuple_class(py, &CLASS, "FileScan")?.make(py, fields)?)
 }
 
 fn parse_level(level: &str) -> PyResult<Level> {

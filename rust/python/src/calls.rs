@@ -24,10 +24,11 @@ use pyo3::types::{PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::buffer::InputBytes;
 use crate::errors::{KernelError, KernelResult};
+use crate::header::header_tuple;
 use crate::object::{KeyCache, with_scratch};
 use crate::pybuild::{CollectorPause, TupleClass};
 use crate::pystring;
-use crate::row::{Generation, class, header_tuple, named_tuple, scan_options, scan_tuple};
+use crate::row::{Generation, class, scan_options, scan_tuple, tuple_class};
 
 /// Largest number up to which all integers are doubles.
 const EXACT: i64 = 1 << 53;
@@ -268,12 +269,13 @@ impl CallReader {
         path: PathBuf,
         generation: Generation,
     ) -> KernelResult<Bound<'py, PyAny>> {
-        static SCAN: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        static SCAN: PyOnceLock<TupleClass> = PyOnceLock::new();
 
         let (file, sums) = self.sum(py, &path, generation)?;
         let header = header_tuple(py, &file.scan.header)?;
-        let fields = (header, compression_text(py, &file), sums_tuple(py, &sums)?);
-        Ok(named_tuple(&class(py, &SCAN, "TokenScan")?, fields)?)
+        let compression = compression_text(py, &file).into_any();
+        let fields = [header, compression, sums_tuple(py, &sums)?];
+        Ok(tuple_class(py, &SCAN, "TokenScan")?.make(py, fields)?)
     }
 
     /// Sum up the tokens of the own calls of several log files. See the stub.
@@ -334,11 +336,16 @@ impl CallReader {
 }
 
 fn sums_tuple<'py>(py: Python<'py>, sums: &core::TokenSums) -> PyResult<Bound<'py, PyAny>> {
-    static SUMS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static SUMS: PyOnceLock<TupleClass> = PyOnceLock::new();
 
     let core::TokenSums { calls, sums, known } = *sums;
-    let fields = (calls, PyTuple::new(py, sums)?, PyTuple::new(py, known)?);
-    named_tuple(&class(py, &SUMS, "TokenSums")?, fields)
+    let [sums, known] = [PyTuple::new(py, sums)?, PyTuple::new(py, known)?];
+    let fields = [
+        PyInt::new(py, calls).into_any(),
+        sums.into_any(),
+        known.into_any(),
+    ];
+    tuple_class(py, &SUMS, "TokenSums")?.make(py, fields)
 }
 
 fn compression_name(file: &FileScan) -> &'static str {

@@ -9,14 +9,15 @@ use dsh_codec_core::stream::Value;
 use dsh_codec_core::{Error, ErrorKind, Limits, Location};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyType};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyString};
 
 use crate::buffer::InputBytes;
 use crate::errors::{KernelError, KernelResult};
 use crate::json::too_deep;
+use crate::pybuild::TupleClass;
 use crate::pystring;
 use crate::pyvalue::PyValue;
-use crate::row::{class, named_tuple, with_node};
+use crate::row::{tuple_class, with_node};
 use crate::write::{Spelling, ValueWriter, loss_error};
 
 const END_SEED: &[u8] = b"session/end-seed";
@@ -106,10 +107,12 @@ fn encoded_rows(
     event_count: u64,
     has_marker: bool,
 ) -> KernelResult<Bound<'_, PyAny>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static CLASS: PyOnceLock<TupleClass> = PyOnceLock::new();
 
-    let class = class(text.py(), &CLASS, "EncodedRows")?;
-    Ok(named_tuple(&class, (text, event_count, has_marker))?)
+    let py = text.py();
+    let count = PyInt::new(py, event_count).into_any();
+    let has_marker = PyBool::new(py, has_marker).to_owned().into_any();
+    Ok(tuple_class(py, &CLASS, "EncodedRows")?.make(py, [text, count, has_marker])?)
 }
 
 /// The error of an event, with its seq.

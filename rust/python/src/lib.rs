@@ -10,6 +10,7 @@ mod encode;
 mod errors;
 mod frame;
 mod frame_writer;
+mod header;
 mod json;
 mod object;
 mod packed_text;
@@ -42,9 +43,11 @@ mod _native {
     #[pymodule_export]
     use super::frame_writer::FrameWriter;
     #[pymodule_export]
+    use super::header::parse_header;
+    #[pymodule_export]
     use super::json::{dump, parse};
     #[pymodule_export]
-    use super::row::{RowScanner, admit, decode_seqs, encode_event, encode_seqs, parse_header};
+    use super::row::{RowScanner, admit, decode_seqs, encode_event, encode_seqs};
     #[pymodule_export]
     use super::runs::{RunScanner, pack_runs};
     #[pymodule_export]

@@ -12,6 +12,7 @@ use dsh_codec_core::json::{Flow, IntegerShape, Sink, Span, Stopped, StringShape}
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString};
 
+use crate::header::HeaderModel;
 use crate::pystring;
 
 /// Keys that are kept; a power of two.
@@ -85,6 +86,8 @@ pub(crate) struct Scratch {
     open: Vec<usize>,
     /// The text of a string with escapes.
     decoded: Vec<u8>,
+    /// The header that was made last.
+    header: Option<HeaderModel>,
 }
 
 /// Entries and bytes of buffers that are kept between parses.
@@ -98,12 +101,18 @@ impl Scratch {
             values: Vec::new(),
             open: Vec::new(),
             decoded: Vec::new(),
+            header: None,
         }
     }
 
     /// The key cache.
     pub(crate) fn keys(&mut self) -> &mut KeyCache {
         &mut self.keys
+    }
+
+    /// The header that was made last.
+    pub(crate) fn header(&mut self) -> &mut Option<HeaderModel> {
+        &mut self.header
     }
 }
 

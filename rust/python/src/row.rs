@@ -14,12 +14,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
-use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::buffer::InputBytes;
 use crate::errors::KernelResult;
+use crate::header::header_tuple;
 use crate::json::parse_bytes;
 use crate::object::{KeyCache, with_scratch};
+use crate::pybuild::TupleClass;
 use crate::pystring;
 use crate::write::{Spelling, ValueWriter, write_value};
 
@@ -35,20 +37,16 @@ pub(crate) fn class<'py>(
     cell.import(py, "dsh_codec._types", name).cloned()
 }
 
-/// Makes a tuple of one of these classes, without the call of a Python function that the class itself would be.
-pub(crate) fn named_tuple<'py>(
-    class: &Bound<'py, PyType>,
-    fields: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error: Into<PyErr>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    static NEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-
-    let py = class.py();
-    let new = NEW.get_or_try_init(py, || {
-        let tuple = py.get_type::<PyTuple>();
-        tuple.getattr("__new__").map(Bound::unbind)
-    })?;
-    let fields = fields.into_pyobject(py).map_err(Into::into)?;
-    new.bind(py).call1((class, fields))
+/// [`class`] for one that is a named tuple, of which instances are made without a call of it.
+pub(crate) fn tuple_class(
+    py: Python<'_>,
+    cell: &'static PyOnceLock<TupleClass>,
+    name: &str,
+) -> PyResult<&'static TupleClass> {
+    cell.get_or_try_init(py, || {
+        let class = py.import("dsh_codec._types")?.getattr(name)?;
+        TupleClass::new(class.cast::<PyType>()?)
+    })
 }
 
 /// Makes the options of a scan out of keyword arguments.
@@ -120,55 +118,6 @@ fn read_back<'a>(text: &'a [u8], tape: &'a mut Tape) -> KernelResult<Node<'a>> {
         .read_text(text, usize::MAX)
         .map_err(|_| Error::new(ErrorKind::Row, "the value is larger than 4 GiB"))?;
     Ok(node)
-}
-
-pub(crate) fn header_tuple<'py>(py: Python<'py>, header: &core::Header) -> KernelResult<Bound<'py, PyAny>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-
-    let max_depth = Limits::default().max_depth as usize;
-    let fields = with_scratch(|scratch| parse_bytes(py, &header.line, max_depth, scratch))?;
-    let fields = fields.cast_into::<PyDict>().map_err(PyErr::from)?;
-    fields.del_item(intern!(py, "type"))?;
-    let counts = [
-        intern!(py, "version"),
-        intern!(py, "createdAt"),
-        intern!(py, "delegationDepth"),
-    ];
-    for name in counts {
-        // `3.0` and `3` are the same count (spec 10 §1).
-        if let Some(count) = fields.get_item(name)?
-            && count.is_exact_instance_of::<PyFloat>()
-        {
-            fields.set_item(name, count.call_method0("__int__")?)?;
-        }
-    }
-    if header.generation < 2 {
-        if header.declared_cut.is_some() {
-            fields.del_item("seedLength")?;
-        }
-        fields.set_item("isSeeded", header.is_seeded)?;
-    }
-    let class = class(py, &CLASS, "Header")?;
-    Ok(named_tuple(
-        &class,
-        (header.generation, fields, header.declared_cut),
-    )?)
-}
-
-/// Parse a header row. See the stub.
-#[pyfunction]
-#[pyo3(signature = (line, /, *, generation = None))]
-pub(crate) fn parse_header(
-    py: Python<'_>,
-    line: InputBytes,
-    generation: Option<Generation>,
-) -> KernelResult<Bound<'_, PyAny>> {
-    let header = core::parse_header(
-        &line,
-        generation.map(|generation| generation.0),
-        &Limits::default(),
-    )?;
-    header_tuple(py, &header)
 }
 
 /// Return the range form of `sourceEventSeqs`. See the stub.
@@ -255,9 +204,20 @@ fn issue_tuple<'py>(py: Python<'py>, issue: &core::Issue) -> PyResult<Bound<'py,
     class(py, &CLASS, "RowIssue")?.call1((issue.row, issue.offset, issue.error.message()))
 }
 
+/// An `int`, or None.
+pub(crate) fn optional_int<'py, T>(py: Python<'py>, value: Option<T>) -> Bound<'py, PyAny>
+where
+    T: IntoPyObject<'py, Target = PyInt, Output = Bound<'py, PyInt>, Error = std::convert::Infallible>,
+{
+    value.map_or_else(
+        || py.None().into_bound(py),
+        |value| PyInt::new(py, value).into_any(),
+    )
+}
+
 /// Makes the `ScanResult` of a scan that ended.
 pub(crate) fn scan_tuple<'py>(py: Python<'py>, scan: &core::ScanResult) -> KernelResult<Bound<'py, PyAny>> {
-    static RESULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static RESULT: PyOnceLock<TupleClass> = PyOnceLock::new();
     static FAULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
     let totals = &scan.totals;
@@ -268,9 +228,6 @@ pub(crate) fn scan_tuple<'py>(py: Python<'py>, scan: &core::ScanResult) -> Kerne
         .map(|found| fault.call1((found.seq, found.record, found.message.as_str())))
         .collect::<PyResult<Vec<_>>>()?;
     let number = |value: u64| PyInt::new(py, value).into_any();
-    let time = |value: Option<i64>| {
-        value.map_or_else(|| py.None().into_bound(py), |ms| PyInt::new(py, ms).into_any())
-    };
     let fields = [
         header_tuple(py, &scan.header)?,
         number(scan.inherited_event_count),
@@ -287,13 +244,10 @@ pub(crate) fn scan_tuple<'py>(py: Python<'py>, scan: &core::ScanResult) -> Kerne
         number(totals.chunk_count),
         number(totals.stream_fault_count),
         PyTuple::new(py, faults)?.into_any(),
-        time(totals.first_time),
-        time(totals.last_time),
+        optional_int(py, totals.first_time),
+        optional_int(py, totals.last_time),
     ];
-    Ok(named_tuple(
-        &class(py, &RESULT, "ScanResult")?,
-        PyTuple::new(py, fields)?,
-    )?)
+    Ok(tuple_class(py, &RESULT, "ScanResult")?.make(py, fields)?)
 }
 
 /// Incremental scan of the plaintext of a log: header, rows, seqs. Spec: 10 §8. See the stub.
@@ -365,15 +319,15 @@ impl RowScanner {
     /// Take the next bytes and return the rows that they complete and that are accepted. See the stub.
     #[pyo3(signature = (data, /))]
     fn feed<'py>(&self, py: Python<'py>, data: InputBytes) -> KernelResult<Bound<'py, PyList>> {
-        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        static CLASS: PyOnceLock<TupleClass> = PyOnceLock::new();
 
-        let class = class(py, &CLASS, "Row")?;
+        let class = tuple_class(py, &CLASS, "Row")?;
         let mut rows = Vec::new();
         let mut failure = None;
         let fed = with_scratch(|scratch| {
             let keys = scratch.keys();
             self.lock(py)
-                .feed(&data, &mut |row| match row_tuple(py, &class, keys, row) {
+                .feed(&data, &mut |row| match row_tuple(py, class, keys, row) {
                     Ok(tuple) => rows.push(tuple),
                     Err(error) => failure = failure.take().or(Some(error)),
                 })
@@ -411,7 +365,7 @@ impl RowScanner {
 /// Makes the `Row` of an accepted row.
 pub(crate) fn row_tuple<'py>(
     py: Python<'py>,
-    class: &Bound<'py, PyType>,
+    class: &TupleClass,
     keys: &mut KeyCache,
     row: &core::Row<'_>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -419,14 +373,14 @@ pub(crate) fn row_tuple<'py>(
         Some(text) => keys.text(py, &text)?.into_any(),
         None => py.None().into_bound(py),
     };
-    let fields = (
+    let fields = [
         event_type,
-        row.seq,
-        row.time,
-        PyBytes::new(py, row.raw),
-        row.offset,
-        row.row,
-        row.count,
-    );
-    named_tuple(class, fields)
+        PyInt::new(py, row.seq).into_any(),
+        optional_int(py, row.time),
+        PyBytes::new(py, row.raw).into_any(),
+        PyInt::new(py, row.offset).into_any(),
+        PyInt::new(py, row.row).into_any(),
+        PyInt::new(py, row.count).into_any(),
+    ];
+    class.make(py, fields)
 }

@@ -19,8 +19,9 @@ use crate::columns::rows_of;
 use crate::errors::KernelResult;
 use crate::json::parse_bytes;
 use crate::object::{Scratch, with_scratch};
+use crate::pybuild::TupleClass;
 use crate::pystring::to_python;
-use crate::row::{Generation, class, row_tuple, scan_options, scan_tuple};
+use crate::row::{Generation, class, row_tuple, scan_options, scan_tuple, tuple_class};
 
 /// Scan that gives the chunk rows of an attempt together. See the stub.
 #[pyclass(frozen, module = "dsh_codec._native")]
@@ -71,18 +72,19 @@ impl RunScanner {
     /// Take the next bytes and return the rows and runs that they complete. See the stub.
     #[pyo3(signature = (data, /))]
     fn feed<'py>(&self, py: Python<'py>, data: InputBytes) -> KernelResult<Bound<'py, PyList>> {
-        static ROW: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        static ROW: PyOnceLock<TupleClass> = PyOnceLock::new();
         static RUN: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         static COMMON: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-        let (row_class, run_class) = (class(py, &ROW, "Row")?, class(py, &RUN, "ChunkRun")?);
+        let row_class = tuple_class(py, &ROW, "Row")?;
+        let run_class = class(py, &RUN, "ChunkRun")?;
         let common_class = class(py, &COMMON, "CommonRow")?;
         let mut units = Vec::new();
         let mut failure = None;
         let fed = with_scratch(|scratch| {
             self.lock(py).feed(&data, &mut |unit| {
                 let made = match unit {
-                    core::Unit::Row(row) => row_tuple(py, &row_class, scratch.keys(), row),
+                    core::Unit::Row(row) => row_tuple(py, row_class, scratch.keys(), row),
                     core::Unit::Common(common, row) => common_tuple(py, &common_class, scratch, &common, row),
                     core::Unit::Run(run) => run_tuple(py, &run_class, &run),
                 };

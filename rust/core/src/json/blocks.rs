@@ -95,15 +95,13 @@ pub(crate) trait Task {
 pub(crate) fn dispatch<T: Task>(task: T) -> T::Output {
     #[cfg(target_arch = "x86_64")]
     {
-        if x86::has_avx512() {
-            // SAFETY: the features that the function is compiled for were just found on this processor.
-            return unsafe { x86::with_avx512(task) };
+        match x86::level() {
+            // SAFETY: the features that the function is compiled for were found on this processor.
+            x86::AVX512 => unsafe { x86::with_avx512(task) },
+            // SAFETY: as above.
+            x86::AVX2 => unsafe { x86::with_avx2(task) },
+            _ => task.run(x86::Sse2),
         }
-        if x86::has_avx2() {
-            // SAFETY: the features that the function is compiled for were just found on this processor.
-            return unsafe { x86::with_avx2(task) };
-        }
-        task.run(x86::Sse2)
     }
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
     {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::json::number::double;
-use crate::json::{Fault, FaultKind, Kind, Node, Tape};
+use crate::json::{BlockTask, Blocks, Cursor, Fault, FaultKind, Kind, Node, Tape, run_blocks};
 use crate::limits::Limits;
 
 /// The highest generation that is read.
@@ -118,6 +118,68 @@ pub(super) fn read_header(
     else {
         return Err(refuse("the header row must end with its only line feed"));
     };
+    let is_current = wanted.is_none_or(|wanted| wanted == CURRENT_GENERATION);
+    if is_current
+        && limits.max_depth > 0
+        && let Some(is_seeded) = run_blocks(Recognise(text))
+    {
+        return Ok(Header {
+            generation: CURRENT_GENERATION,
+            line: text.to_vec(),
+            is_seeded,
+            declared_cut: None,
+        });
+    }
+    read_text(text, wanted, limits, tape)
+}
+
+/// Recognises a header of the current generation in the spelling that the harness gives it, keys in the order of the
+/// table, and says whether it is seeded. It keeps every rule; all others are for [`read_text`].
+struct Recognise<'b>(&'b [u8]);
+
+impl BlockTask for Recognise<'_> {
+    type Output = Option<bool>;
+
+    #[expect(clippy::inline_always, reason = "it is compiled for each instruction set")]
+    #[inline(always)]
+    fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+        let mut cursor = Cursor {
+            blocks,
+            bytes: self.0,
+            at: 0,
+        };
+        cursor.literal(b"{\"type\":\"session\",\"version\":4,\"id\":\"")?;
+        cursor.span()?;
+        cursor.literal(b",\"createdAt\":")?;
+        u64::try_from(cursor.integer()?).ok()?;
+        if cursor.literal(b",\"cwd\":\"").is_some() {
+            let path = cursor.span().filter(|path| !path.escaped)?;
+            let path = self.0.get(path.start..path.end)?;
+            is_absolute(path, cfg!(windows)).then_some(())?;
+        }
+        if cursor.literal(b",\"parentSession\":\"").is_some() {
+            cursor.span()?;
+        }
+        cursor.literal(b",\"isSeeded\":")?;
+        let is_seeded = cursor.literal(b"true").is_some();
+        if !is_seeded {
+            cursor.literal(b"false")?;
+        }
+        if cursor.literal(b",\"origin\":\"").is_some() {
+            cursor.literal(b"subagent\"")?;
+        }
+        cursor.literal(b",\"delegationDepth\":")?;
+        u64::try_from(cursor.integer()?).ok()?;
+        if cursor.literal(b",\"agentPreset\":\"").is_some() {
+            cursor.span()?;
+        }
+        cursor.literal(b"}")?;
+        (cursor.at == self.0.len()).then_some(is_seeded)
+    }
+}
+
+/// Reads any header row, without its line feed.
+fn read_text(text: &[u8], wanted: Option<u8>, limits: &Limits, tape: &mut Tape) -> Result<Header> {
     let header = tape
         .read_text(text, limits.max_depth as usize)
         .map_err(|fault| match fault.kind {
@@ -308,6 +370,54 @@ mod tests {
         }
         let error = parse("{\"version\":\"5\"}\n", Some(4)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Header));
+    }
+
+    #[test]
+    fn what_is_recognised_is_what_is_read() {
+        let limits = Limits::default();
+        let optional = [
+            r#","cwd":"/w é""#,
+            r#","parentSession":"p\"q""#,
+            r#","origin":"subagent""#,
+            r#","agentPreset":"a""#,
+        ];
+        let (mut recognised, mut refused) = (0, 0);
+        for which in 0..16 {
+            let member = |index: usize| {
+                if which >> index & 1 == 1 {
+                    optional[index]
+                } else {
+                    ""
+                }
+            };
+            let text = format!(
+                r#"{{"type":"session","version":4,"id":"s","createdAt":12{}{},"isSeeded":{}{},"delegationDepth":0{}}}"#,
+                member(0),
+                member(1),
+                which % 3 == 0,
+                member(2),
+                member(3)
+            );
+            assert_eq!(run_blocks(Recognise(text.as_bytes())), Some(which % 3 == 0));
+            for at in 0..text.len() {
+                for byte in *b"\"\\{}[],:/-.0e4s \x01\xff" {
+                    // A byte in the place of another, before it, and a byte that is missing.
+                    for (behind, with) in [(at + 1, &[byte][..]), (at, &[byte]), (at + 1, &[])] {
+                        let changed = [&text.as_bytes()[..at], with, &text.as_bytes()[behind..]].concat();
+                        let read = read_text(&changed, None, &limits, &mut Tape::new());
+                        match run_blocks(Recognise(&changed)) {
+                            Some(is_seeded) => {
+                                let read = read.unwrap();
+                                assert_eq!((read.generation, read.is_seeded), (4, is_seeded));
+                                recognised += 1;
+                            }
+                            None => refused += usize::from(read.is_err()),
+                        }
+                    }
+                }
+            }
+        }
+        assert!(recognised > 1000 && refused > 1000, "{recognised} {refused}");
     }
 
     #[test]

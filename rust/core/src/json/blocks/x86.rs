@@ -10,8 +10,39 @@ use core::arch::x86_64::{
     _mm512_movepi8_mask, _mm512_set1_epi8, _mm512_set4_epi32, _mm512_shuffle_epi8, _mm512_srli_epi16,
     _mm512_sub_epi8, _mm512_test_epi8_mask,
 };
+use core::sync::atomic::{AtomicU8, Ordering};
 
+/// What [`level`] says; below them is SSE2, which every processor has.
+pub(super) const AVX2: u8 = 2;
+pub(super) const AVX512: u8 = 3;
+
+/// The best instructions that this processor has, looked up once: a short row asks several times.
 #[inline]
+pub(super) fn level() -> u8 {
+    // 0: not looked up yet.
+    static LEVEL: AtomicU8 = AtomicU8::new(0);
+
+    match LEVEL.load(Ordering::Relaxed) {
+        0 => {
+            let level = find_level();
+            LEVEL.store(level, Ordering::Relaxed);
+            level
+        }
+        level => level,
+    }
+}
+
+#[cold]
+fn find_level() -> u8 {
+    if has_avx512() {
+        AVX512
+    } else if has_avx2() {
+        AVX2
+    } else {
+        1
+    }
+}
+
 pub(super) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("bmi1")
@@ -20,8 +51,7 @@ pub(super) fn has_avx2() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-#[inline]
-pub(super) fn has_avx512() -> bool {
+fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") && has_avx2()
 }
 
