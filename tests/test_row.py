@@ -203,6 +203,59 @@ def test_decode_seqs_refusals(kernel, value):
     assert type(caught.value) is RowError
 
 
+class Number(int):
+    """A seq of a caller's own class."""
+
+
+class Sequence(list):
+    """A list of a caller's own class."""
+
+
+class Pair(tuple):
+    """A range of a caller's own class."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[0, 2], 5],
+        ((0, 2), 5),
+        ([0, 2], 5),
+        [(0, 2), 5.0],
+        [Pair((Number(0), 2)), Number(5)],
+        Sequence([Sequence([0, Number(2)]), 5]),
+    ],
+)
+def test_decode_seqs_takes_lists_and_tuples(kernel, value):
+    for codec in ("v2", "v0", "session"):
+        assert kernel.decode_seqs(value, codec=codec) == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [0, 1, 2, 5],
+        (0, 1, 2, 5),
+        (0, Number(1), 2.0, 5),
+        Sequence([Number(0), 1, 2, 5]),
+    ],
+)
+def test_encode_seqs_takes_lists_and_tuples(kernel, value):
+    encoded = kernel.encode_seqs(value)
+    assert repr(encoded) == "[[0, 2], 5]"
+    with pytest.raises(RowError):
+        kernel.encode_seqs({"0": value})
+
+
+@pytest.mark.parametrize("value", [(3, 2.0, -0.0), Sequence([3, Number(2), -0.0])])
+def test_encode_seqs_returns_what_does_not_increase_as_a_list(kernel, value):
+    assert repr(kernel.encode_seqs(value)) == "[3, 2, 0]"  # As it is written: 10 §1.
+    with pytest.raises(TypeError):
+        kernel.encode_seqs([*value, {1}])
+
+
 def test_decode_seqs_three_codecs(kernel):
     """Spec 10 §6: no uniqueness in v0; no `earlier` in the free-standing one."""
     assert kernel.decode_seqs([5, 4, 3], max_entries=6) == [5, 4, 3]

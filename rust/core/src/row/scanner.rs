@@ -493,7 +493,7 @@ impl RowScanner {
                 }
             }
             Err(fault) => {
-                let error = syntax_error(fault, offset, &self.options.limits);
+                let error = syntax_error("row", fault, offset, &self.options.limits);
                 if matches!(error.kind(), ErrorKind::Limit { .. }) {
                     Err(error)
                 } else {
@@ -801,9 +801,8 @@ impl RowScanner {
         }
         let expected = self.totals.event_count;
         if packed.first_seq != expected {
-            let got = packed.first_seq.to_string();
-            let message = format!("the packed row starts at seq {got}, expected {expected}");
-            let gap = Error::new(ErrorKind::SeqGap { expected, got }, message).with_rule("10 §5.3");
+            let gap = envelope::seq_gap("the packed row starts at", row.member("seq0"), expected);
+            let gap = gap.with_rule("10 §5.3");
             return self.record(Pending::Decoded, gap, offset);
         }
         if self.options.check_streams {
