@@ -207,11 +207,11 @@ class Number(int):
     """A seq of a caller's own class."""
 
 
-class Sequence(list):
+class Sequence(list[Any]):
     """A list of a caller's own class."""
 
 
-class Pair(tuple):
+class Pair(tuple[int, int]):
     """A range of a caller's own class."""
 
     __slots__ = ()
