@@ -321,6 +321,21 @@ def fork(**change: Any) -> dict[str, Any]:
     return {**event(5, "tool/result", data, surfaceOp="append"), **change}
 
 
+@pytest.mark.parametrize("version", range(5))
+def test_first_seq_takes_rows_from_there(kernel, version):
+    rows = [event(7), event(8)]
+    if version < 2:
+        rows.append(packed(9, ["a", "b"]))
+    count = 9 + (2 if version < 2 else 0)
+    found, result = scan(kernel, log(version, *rows), first_seq=7)
+    assert [row.seq for row in found] == list(range(7, 7 + len(rows)))
+    assert (result.event_count, result.row_count) == (count, len(rows))
+    assert (result.first_time, found[0].row) == (found[0].time, 1)
+    with pytest.raises(SeqGapError) as caught:
+        scan(kernel, log(version, *rows), first_seq=6, mode="strict")
+    assert (caught.value.expected, caught.value.got) == (6, 7)
+
+
 def test_admission_of_fork_results(kernel):
     """Spec 30 §6 F."""
     kernel.admit(fork())

@@ -817,6 +817,7 @@ class RowScanner:
         max_row_bytes: int = 268435456,
         max_depth: int = 1024,
         max_packed_events: int = 16777216,
+        first_seq: int = 0,
     ) -> None:
         """Prepare a scan.
 
@@ -827,6 +828,8 @@ class RowScanner:
             max_row_bytes: Bytes in one row, line feed included.
             max_depth: Nested arrays and objects in a row.
             max_packed_events: Events of one packed row.
+            first_seq: Seq of the first row that is fed behind the header. Rows before it are
+                left out, and count as accepted events.
         """
 
     @property

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeGuard
 
+from dsh_codec._pure.quote import MISSING
 from dsh_codec.errors import RowError, UnsupportedError
 from dsh_codec.limits import MAX_SAFE_INTEGER
-from dsh_codec.quote import MISSING
 from dsh_codec.values import is_count, is_number
 
 if TYPE_CHECKING:

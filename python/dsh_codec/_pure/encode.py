@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._pure.admission import admit
 from dsh_codec._pure.buffer import bytes_of
+from dsh_codec._pure.envelope import check_envelope
 from dsh_codec._pure.event import EVENT_RULE, decode_event
 from dsh_codec._pure.json import dump, parse_row
 from dsh_codec._pure.plain import takes_subclasses
+from dsh_codec._pure.quote import quote
 from dsh_codec._pure.row import encode_event
 from dsh_codec._pure.seqs import check_seqs, encode_seqs, respell_seqs
 from dsh_codec._pure.stream import Packer
 from dsh_codec._types import EncodedRows
-from dsh_codec.envelope import check_envelope
 from dsh_codec.errors import (
     DshCodecError,
     LimitExceededError,
@@ -21,7 +22,6 @@ from dsh_codec.errors import (
     SeqGapError,
 )
 from dsh_codec.limits import MAX_DEPTH, MAX_ROW_BYTES
-from dsh_codec.quote import quote
 from dsh_codec.values import is_count, is_lossless, is_negative_zero, is_number
 
 if TYPE_CHECKING:

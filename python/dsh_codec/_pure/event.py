@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
+from dsh_codec._pure.quote import MISSING
 from dsh_codec._pure.seqs import check_seqs
 from dsh_codec.errors import LimitExceededError, RowError
-from dsh_codec.quote import MISSING
 from dsh_codec.values import is_count, is_sint
 
 if TYPE_CHECKING:

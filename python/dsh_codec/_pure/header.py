@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dsh_codec._pure.buffer import bytes_of
 from dsh_codec._pure.json import parse_row
+from dsh_codec._pure.quote import MISSING, quote
 from dsh_codec._types import Header
 from dsh_codec.errors import (
     HeaderError,
@@ -16,7 +17,6 @@ from dsh_codec.errors import (
     UnsupportedError,
 )
 from dsh_codec.limits import MAX_DEPTH
-from dsh_codec.quote import MISSING, quote
 from dsh_codec.values import is_count, is_number
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from dsh_codec._pure.event import (
 from dsh_codec._pure.header import SEEDS_IN_HEADER, check_generation, read_header_row
 from dsh_codec._pure.json import dump, parse_row
 from dsh_codec._pure.plain import takes_subclasses
+from dsh_codec._pure.quote import MISSING, quote
 from dsh_codec._pure.seqs import encode_seqs
 from dsh_codec._pure.stream import check_record
 from dsh_codec._types import Header, Mode, Row, RowIssue, ScanResult, StreamFault
@@ -33,7 +34,6 @@ from dsh_codec.errors import (
     StreamError,
 )
 from dsh_codec.limits import MAX_DEPTH, MAX_PACKED_EVENTS, MAX_ROW_BYTES
-from dsh_codec.quote import MISSING, quote
 from dsh_codec.values import is_number
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class RowScanner:
         max_row_bytes: int = MAX_ROW_BYTES,
         max_depth: int = MAX_DEPTH,
         max_packed_events: int = MAX_PACKED_EVENTS,
+        first_seq: int = 0,
     ) -> None:
         check_mode(mode)
         check_generation(generation)
@@ -107,7 +108,7 @@ class RowScanner:
         self._row_number = (
             0  # Of the row in work; rows that are not accepted count too.
         )
-        self._event_count = 0
+        self._event_count = first_seq
         self._row_count = 0
         self._committed_bytes = 0
         self._cut: int | None = None  # Seq of the last inherited marker.
@@ -380,7 +381,7 @@ class RowScanner:
 
     def _accept(self, raw: bytes, decoded: Decoded) -> Row:
         seq, count = self._event_count, decoded.event_count
-        if seq == 0:
+        if self._row_count == 0:
             self._first_time = decoded.time
         self._last_time = decoded.last_time
         if self._is_inherited_marker(decoded):

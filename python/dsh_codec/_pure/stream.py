@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dsh_codec._pure.json import copy_lossless, dump
+from dsh_codec._pure.quote import MISSING
 from dsh_codec._types import TimedChunk
 from dsh_codec.errors import StreamError, UnknownChunkError
-from dsh_codec.quote import MISSING
 from dsh_codec.values import (
     has_visible,
     is_count,

@@ -231,6 +231,12 @@ impl RowScanner {
         }
     }
 
+    /// Lets the first row stand at another seq than 0: of the text that follows, the rows before it are left out. To
+    /// be called before anything is fed.
+    pub fn begin_at(&mut self, seq: u64) {
+        self.totals.event_count = seq;
+    }
+
     /// Starts again with another text, in the room that the last one took.
     pub(crate) fn restart(&mut self, options: ScanOptions, level: Level) {
         self.clear();

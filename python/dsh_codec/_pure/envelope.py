@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from dsh_codec._pure.quote import MISSING, quote
 from dsh_codec.errors import RowError, SeqGapError
-from dsh_codec.quote import MISSING, quote
 from dsh_codec.values import is_count, is_number, is_sint
 
 if TYPE_CHECKING:
