@@ -85,7 +85,8 @@ def encode_rows(
     offset = 0
     for number, line in enumerate(lines, seq):
         try:
-            event = _admitted(line, number, offset)
+            has_feed = offset + len(line) < len(text)
+            event = _admitted(line, number, offset, has_feed=has_feed)
             row = dump(event) + b"\n"
         except DshCodecError as error:
             raise error.located(seq=number) from None
@@ -99,9 +100,9 @@ def encode_rows(
     return EncodedRows(text if joined == text else joined, len(written), has_marker)
 
 
-def _admitted(line: bytes, seq: int, offset: int) -> dict[str, Any]:
+def _admitted(line: bytes, seq: int, offset: int, *, has_feed: bool) -> dict[str, Any]:
     """Return the row of a line in the writer's form. Spec: 10 §8.1, §11.2."""
-    row = parse_row(line, offset=offset, max_depth=MAX_DEPTH)
+    row = parse_row(line, offset=offset, max_depth=MAX_DEPTH, has_feed=has_feed)
     admit(row)
     decoded = decode_event(row, 0)
     if not is_number(row["seq"]) or row["seq"] != seq:

@@ -58,7 +58,13 @@ def read_header_row(line: bytes, *, generation: int | None, max_depth: int) -> H
     if line.find(b"\n") != len(line) - 1 or not line:
         _refuse("the header row must end with its only line feed")
     try:
-        value = parse_row(line[:-1], offset=0, max_depth=max_depth, what="header row")
+        value = parse_row(
+            line[:-1],
+            offset=0,
+            max_depth=max_depth,
+            what="header row",
+            has_feed=False,
+        )
     except JsonSyntaxError as error:
         _refuse(error.message)
     if type(value) is not dict:

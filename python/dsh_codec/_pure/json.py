@@ -62,7 +62,14 @@ def parse(data: Buffer, /, *, max_depth: int = 1024) -> Any:
     raise JsonSyntaxError(message, None, None, at, None, None, RULE)
 
 
-def parse_row(raw: bytes, *, offset: int, max_depth: int, what: str = "row") -> Any:
+def parse_row(
+    raw: bytes,
+    *,
+    offset: int,
+    max_depth: int,
+    what: str = "row",
+    has_feed: bool = True,
+) -> Any:
     """Parse a row, given without its line feed.
 
     Args:
@@ -70,12 +77,13 @@ def parse_row(raw: bytes, *, offset: int, max_depth: int, what: str = "row") -> 
         offset: Byte of the text where it starts, for messages.
         max_depth: Nested arrays and objects that are allowed.
         what: What messages call it.
+        has_feed: Whether there is a line feed behind it, which is then what stands where it ends.
 
     Raises:
         JsonSyntaxError, LimitExceededError: As for `parse`, without a place.
     """
     try:
-        return _parsed(raw, max_depth, is_row=what == "row")
+        return _parsed(raw, max_depth, is_row=what == "row", feed=b"\n" * has_feed)
     except _ReadError as fault:
         at, expected = offset + fault.at, fault.expected
     if expected == _LESS_DEPTH:
@@ -89,7 +97,7 @@ def parse_row(raw: bytes, *, offset: int, max_depth: int, what: str = "row") -> 
     raise JsonSyntaxError(message, *(None,) * 5, RULE)
 
 
-def _parsed(raw: bytes, max_depth: int, *, is_row: bool) -> Any:
+def _parsed(raw: bytes, max_depth: int, *, is_row: bool, feed: bytes = b"") -> Any:
     openers = raw.count(b"[") + raw.count(b"{")
     if (
         _quick_parse is not None
@@ -107,7 +115,7 @@ def _parsed(raw: bytes, max_depth: int, *, is_row: bool) -> Any:
             return _DECODER.decode(raw.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             pass
-    return _Reader(raw + b"\n" if is_row else raw, max_depth, is_row=is_row).read()
+    return _Reader(raw + feed, len(raw), max_depth, is_row=is_row).read()
 
 
 def integer(digits: str) -> int | float:
@@ -185,15 +193,15 @@ class _Reader:
     """Iterative parser over bytes.
 
     A fault is at the first byte with which the text is no beginning of a JSON text any more; at
-    the end of the data if more is needed. A row is given with its line feed, which ends it.
+    the end of the data if more is needed. A row ends at its line feed, if there is one.
     """
 
-    def __init__(self, raw: bytes, max_depth: int, *, is_row: bool) -> None:
+    def __init__(self, raw: bytes, end: int, max_depth: int, *, is_row: bool) -> None:
         self._raw = raw
         self._max_depth = max_depth
         self._is_row = is_row
         self._blanks = _BLANKS_OF_ROW if is_row else _BLANKS
-        self._end = len(raw) - is_row  # Where nothing but a value may end.
+        self._end = end
         self._at = 0
 
     def read(self) -> Any:
