@@ -301,6 +301,16 @@ def test_old_rows_need_no_type(tmp_path: Path) -> None:
         assert [event.type for event in log] == [None, None]
 
 
+def system(image_bytes: float) -> dict[str, Any]:
+    """Return a system message of generation 3 with an image of so many bytes."""
+    image = {"attachmentId": "a", "mediaType": "image/png", "width": 1, "height": 1}
+    block = {"type": "image", "attachment": image | {"bytes": image_bytes}}
+    source = {"kind": "plugin", "plugin": "p"}
+    message = {"id": "m", "role": "system", "source": source, "content": [block]}
+    data = {"turn": 1, "step": 1, "message": message}
+    return {"type": "system/message", "data": data, "surfaceOp": "append"}
+
+
 def test_rows_of_generation_3_are_checked(tmp_path: Path) -> None:
     """50 §3.2: hard row admission and the canonical event check, at any seq."""
     head = (
@@ -327,11 +337,16 @@ def test_rows_of_generation_3_are_checked(tmp_path: Path) -> None:
         ({"type": "turn/start", **appended}, False),
         ({"type": "turn/start", "sourceEventSeqs": [0]}, False),
         ({"type": "tool/result", "data": {"error": {}}, **appended}, False),
+        (system(7), True),
+        (system(7.0), True),
+        (system(-0.0), False),
+        (system(float("inf")), False),
     ]
     for event, is_right in cases:
         rows = [*first, {"data": {}, **event}]
         lines = [{"seq": seq, "time": 1, **row} for seq, row in enumerate(rows)]
-        path.write_bytes(head + b"".join(dsh.dump(line) + b"\n" for line in lines))
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        path.write_bytes(head + text.replace("Infinity", "1e400").encode())
         found: list[Any] = []
         if is_right:
             found += follow(path).poll()

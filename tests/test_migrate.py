@@ -67,6 +67,26 @@ def refusal(version: int, *events: Json, **header: Any) -> MigrationRefusedError
     return caught.value
 
 
+@pytest.mark.parametrize("depth", [8, 1024])
+def test_chunk_as_deep_as_the_limit_is_upgraded(
+    kernel: ModuleType, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """50 §5.5: the settlement nests deeper than the rows that the limit is for."""
+    use_kernel(monkeypatch, kernel)
+    nested = b"[" * (depth - 4) + b"]" * (depth - 4)
+    finish = {"type": "finish", "reason": {"kind": "stop"}}
+    chunk = {"turn": 1, "step": 1, "chunk": finish | {"replayState": {"response": "x"}}}
+    last = {"type": "assistant/chunk", "data": chunk}
+    events = numbered(turn("start"), step("start"), last)
+    text = text_of(header_of(1), events).replace(b'"x"', nested)
+    with dsh.open(text, max_depth=depth, upgrade=True) as log:
+        *_, attempt = log
+        (record,) = attempt.data["stream"]
+        assert dsh.dump(record["chunk"]["replayState"]["response"]) == nested
+    assert dsh.check(text, max_depth=depth).status == "sound"
+    assert dsh.check(text, max_depth=depth - 1).status == "unreadable"
+
+
 def test_upgrade_keeps_to_the_depth_its_caller_set(
     kernel: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,59 @@ def test_decode_seqs_refusals(kernel, value):
     assert type(caught.value) is RowError
 
 
+class Number(int):
+    """A seq of a caller's own class."""
+
+
+class Sequence(list[Any]):
+    """A list of a caller's own class."""
+
+
+class Pair(tuple[int, int]):
+    """A range of a caller's own class."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[0, 2], 5],
+        ((0, 2), 5),
+        ([0, 2], 5),
+        [(0, 2), 5.0],
+        [Pair((Number(0), 2)), Number(5)],
+        Sequence([Sequence([0, Number(2)]), 5]),
+    ],
+)
+def test_decode_seqs_takes_lists_and_tuples(kernel, value):
+    for codec in ("v2", "v0", "session"):
+        assert kernel.decode_seqs(value, codec=codec) == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [0, 1, 2, 5],
+        (0, 1, 2, 5),
+        (0, Number(1), 2.0, 5),
+        Sequence([Number(0), 1, 2, 5]),
+    ],
+)
+def test_encode_seqs_takes_lists_and_tuples(kernel, value):
+    encoded = kernel.encode_seqs(value)
+    assert repr(encoded) == "[[0, 2], 5]"
+    with pytest.raises(RowError):
+        kernel.encode_seqs({"0": value})
+
+
+@pytest.mark.parametrize("value", [(3, 2.0, -0.0), Sequence([3, Number(2), -0.0])])
+def test_encode_seqs_returns_what_does_not_increase_as_a_list(kernel, value):
+    assert repr(kernel.encode_seqs(value)) == "[3, 2, 0]"  # As it is written: 10 §1.
+    with pytest.raises(TypeError):
+        kernel.encode_seqs([*value, {1}])
+
+
 def test_decode_seqs_three_codecs(kernel):
     """Spec 10 §6: no uniqueness in v0; no `earlier` in the free-standing one."""
     assert kernel.decode_seqs([5, 4, 3], max_entries=6) == [5, 4, 3]
@@ -295,6 +348,21 @@ def fork(**change: Any) -> dict[str, Any]:
     error = {"name": "ToolNotStartedError", "code": "TOOL_NOT_STARTED"}
     data = {"turn": 1, "step": 1, "message": message, "error": error}
     return {**event(5, "tool/result", data, surfaceOp="append"), **change}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_first_seq_takes_rows_from_there(kernel, version):
+    rows = [event(7), event(8)]
+    if version < 2:
+        rows.append(packed(9, ["a", "b"]))
+    count = 9 + (2 if version < 2 else 0)
+    found, result = scan(kernel, log(version, *rows), first_seq=7)
+    assert [row.seq for row in found] == list(range(7, 7 + len(rows)))
+    assert (result.event_count, result.row_count) == (count, len(rows))
+    assert (result.first_time, found[0].row) == (found[0].time, 1)
+    with pytest.raises(SeqGapError) as caught:
+        scan(kernel, log(version, *rows), first_seq=6, mode="strict")
+    assert (caught.value.expected, caught.value.got) == (6, 7)
 
 
 def test_admission_of_fork_results(kernel):

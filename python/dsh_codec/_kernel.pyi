@@ -1,5 +1,7 @@
 """The kernel interface: what `_native` and `_pure` both provide, with equal results.
 
+Errors and issues are equal, too: class, places, rule, fields and words.
+
 Values follow the JSON model of 10 §1: integers up to 2^53 in size are `int`, all other numbers
 and -0 are `float`, strings keep lone surrogates, an object is a `dict` with the last value of a
 repeated key at the key's first place. `Buffer` is any contiguous bytes-like object.
@@ -703,7 +705,16 @@ def parse_header(line: Buffer, /, *, generation: int | None = None) -> Header:
     """
 
 def encode_seqs(values: Sequence[int], /) -> list[Any]:
-    """Return the range form of `sourceEventSeqs`. Spec: 10 §6."""
+    """Return the range form of `sourceEventSeqs`.
+
+    Args:
+        values: The seqs, a list or tuple. One that is not strictly increasing, or holds anything
+            else, is returned as a list.
+
+    Raises:
+        RowError: It is neither.
+        TypeError: It holds something that is no JSON value. Spec: 10 §6.
+    """
 
 def decode_seqs(
     value: Any, /, *, codec: SeqCodec = "v2", max_entries: int = 9007199254740991
@@ -711,7 +722,7 @@ def decode_seqs(
     """Return the seqs of a range form.
 
     Args:
-        value: The physical value.
+        value: The physical value: a list or tuple of seqs and of lists or tuples of two.
         codec: `v2` for rows of generations 2 to 4, `v0` for 0 and 1, `session` for the
             free-standing decoder.
         max_entries: Seq of the owning event.
@@ -726,7 +737,8 @@ def admit(event: Any, /) -> None:
 
     Raises:
         UnsupportedError: Rule C1.
-        RowError: Rules A to F; `.rule` names it. Spec: 30 §6.
+        RowError: Rules A to F; `.rule` names it. Choice: of several, the one that is met first,
+            message by message and record by record. Spec: 30 §6.
     """
 
 def encode_event(event: Mapping[str, Any], /) -> bytes:
@@ -805,6 +817,7 @@ class RowScanner:
         max_row_bytes: int = 268435456,
         max_depth: int = 1024,
         max_packed_events: int = 16777216,
+        first_seq: int = 0,
     ) -> None:
         """Prepare a scan.
 
@@ -815,6 +828,8 @@ class RowScanner:
             max_row_bytes: Bytes in one row, line feed included.
             max_depth: Nested arrays and objects in a row.
             max_packed_events: Events of one packed row.
+            first_seq: Seq of the first row that is fed behind the header. Rows before it are
+                left out, and count as accepted events.
         """
 
     @property

@@ -16,32 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from dsh_codec._backend import kernel
-from dsh_codec._types import Row
-from dsh_codec.envelope import check_envelope
 from dsh_codec.errors import (
     DshCodecError,
     FrameError,
     IdentityError,
     LimitExceededError,
-    RowError,
-    SeqGapError,
 )
-from dsh_codec.events import SURFACE_ROLES
 from dsh_codec.find import log_files, select_log
 from dsh_codec.limits import MAX_DEPTH, MAX_FRAME_PLAIN_BYTES, MAX_ROW_BYTES
 from dsh_codec.names import parse_log_filename
 from dsh_codec.row import Event, PackedRow
-from dsh_codec.rules.vocabulary import metadata_fault
 from dsh_codec.source import ZSTD_MAGIC
 from dsh_codec.stream import MEMBERS
-from dsh_codec.values import is_number, is_sint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
     from types import TracebackType
     from typing import Self
 
-    from dsh_codec._kernel import FrameReader
+    from dsh_codec._kernel import FrameReader, RowScanner
     from dsh_codec._types import Compression, Header
 
 __all__ = ["Cursor", "Follow", "Reset", "Superseded", "Waiter", "follow"]
@@ -55,14 +48,6 @@ _READ_FLAGS: Final = (
 # More than the time stamps of any file system are apart.
 _SETTLED_NS: Final = 5_000_000_000
 _HANDED_AT_ONCE: Final = 256
-_SINGLE_HEADER: Final = (
-    b'{"type":"session","version":0,"id":"-","createdAt":0,"delegationDepth":0}\n'
-)
-_THIRD_SURFACE: Final = SURFACE_ROLES.keys() - {"developer/message"}
-_THIRD_HEADER: Final = (
-    b'{"type":"session","version":3,"id":"-","createdAt":0,"isSeeded":false,'
-    b'"delegationDepth":0}\n'
-)
 
 
 class Cursor(NamedTuple):
@@ -251,7 +236,7 @@ class _Head(NamedTuple):
     compression: Compression
     header: Header
     digest: str
-    plain_bytes: int
+    line: bytes
 
 
 class Follow:
@@ -480,13 +465,20 @@ class Follow:
             raise IdentityError(message, self.path, 1)
         assert compression is not None  # noqa: S101 - a header line has been found
         digest = hashlib.sha256(line).hexdigest()
-        return _Head(raw, compression, header, digest, len(line))
+        return _Head(raw, compression, header, digest, line)
 
     def _advance(
         self, file: int, at: Cursor, head: _Head, size: int
     ) -> Generator[tuple[Cursor, Item | None], None, Cursor]:
         """Yield what is complete; return where that ends."""
         window = _WINDOW_BYTES
+        scanner = kernel.RowScanner(
+            mode="strict",
+            generation=head.header.generation,
+            max_depth=self._limits.max_depth,
+            first_seq=at.offset_seq,
+        )
+        scanner.feed(head.line)
         while at.offset < size:
             data = _read(file, at.offset, min(window, size - at.offset))
             before = at.offset
@@ -500,7 +492,7 @@ class Follow:
                     seq = at.offset_seq
                     position = at.plain_offset
                     for line in text.split(b"\n")[:-1]:
-                        for event in self._events(line, seq, position, head, at):
+                        for event in self._events(line, position, head, at, scanner):
                             seq = event.seq + 1
                             if seq > at.next_seq:
                                 at = Cursor(*at[:6], seq, *at[7:])
@@ -540,54 +532,34 @@ class Follow:
         return self._limits.max_frame_plain_bytes + self._limits.max_row_bytes
 
     def _events(
-        self, line: bytes, seq: int, position: int, head: _Head, at: Cursor
+        self,
+        line: bytes,
+        position: int,
+        head: _Head,
+        at: Cursor,
+        scanner: RowScanner,
     ) -> Iterator[Event]:
-        """Check one row and yield its events. Spec: 10 §5, 30 §6."""
-        limits, generation = self._limits, head.header.generation
+        """Check the next row and yield its events. Spec: 10 §5, 30 §6."""
+        seq = scanner.event_count
+        limits = self._limits
         frame = at.frame_count if head.compression == "zstd" else None
         if len(line) >= limits.max_row_bytes:
             raise _too_long(limits.max_row_bytes, seq)
         try:
-            value = kernel.parse(line, max_depth=limits.max_depth)
-            if generation == 4:
-                kernel.admit(value)
-            if generation >= 2:
-                check_envelope(value, seq, _check_sources)
-                if generation == 3:
-                    _check_third(value, seq, limits.max_depth)
-            elif _is_packed(value):
-                row = _packed_row(value, line, seq, position)
-                yield from PackedRow(row, frame, limits.max_depth).events()
-                return
-            else:
-                _check_old_envelope(value, seq)
+            kernel.parse(line, max_depth=limits.max_depth)
+            (found,) = scanner.feed(line + b"\n")
         except DshCodecError as error:
-            # The text that JSON was refused for starts at the row, not at the file.
-            place = error.located(seq=seq)
-            if error.offset is not None:
-                message = f"{place.message} (byte {error.offset} of the row)"
-                raise RowError(
-                    message,
-                    self.path,
-                    None,
-                    position,
-                    seq,
-                    None,
-                    error.rule or "10 §1",
-                ) from None
-            raise place.located(offset=position) from None
-        kind = value.get("type")
-        time: Any = value.get("time")  # From generation 2 on it has been checked.
-        row = Row(
-            kind if isinstance(kind, str) else None,
-            seq,
-            int(time) if generation >= 2 or is_sint(time) else None,
-            line,
-            position,
-            seq + 1,
-            1,
-        )
-        yield Event(row, frame, generation, limits.max_depth)
+            # Places of the scanner and of the parser start elsewhere than the file.
+            message, extra = error.message, error.args[7:]
+            if error.line is None and error.offset is not None:
+                message = f"{message} (byte {error.offset} of the row)"
+            places = (self.path, None, position, seq, None, error.rule)
+            raise type(error)(message, *places, *extra) from None
+        row = found._replace(offset=position, row=seq + 1)
+        if row.type in MEMBERS and head.header.generation < 2:
+            yield from PackedRow(row, frame, limits.max_depth).events()
+        else:
+            yield Event(row, frame, head.header.generation, limits.max_depth)
 
 
 def _take(
@@ -642,7 +614,7 @@ def _start(head: _Head, device: int, inode: int) -> Cursor:
         len(head.raw),
         0,
         0,
-        head.plain_bytes,
+        len(head.line),
         1 if head.compression == "zstd" else 0,
     )
 
@@ -716,70 +688,6 @@ def _moved(error: FrameError, offset: int, number: int) -> FrameError:
         number + (error.frame or 0),
         error.rule,
     )
-
-
-def _is_packed(value: Any) -> bool:
-    kind = value.get("type") if type(value) is dict else None
-    return type(kind) is str and kind in MEMBERS
-
-
-def _check_third(event: dict[str, Any], seq: int, max_depth: int) -> None:
-    """Check what the decoder of generation 3 adds, by the scanner's own rules. Spec: 50 §3.2."""
-    # The scanner starts at seq 0, so what names earlier events is judged here.
-    judged = event | {"seq": 0}
-    if event["type"] in _THIRD_SURFACE:
-        expanded = event
-        if "sourceEventSeqs" in event:
-            seqs = kernel.decode_seqs(event["sourceEventSeqs"], max_entries=seq)
-            expanded = event | {"sourceEventSeqs": seqs}
-        fault = metadata_fault(expanded, seq)
-        if fault is not None:
-            raise fault
-        judged["surfaceOp"] = "append"
-        judged.pop("sourceEventSeqs", None)
-    elif "sourceEventSeqs" in event:
-        judged["sourceEventSeqs"] = []
-    scanner = kernel.RowScanner(mode="strict", generation=3, max_depth=max_depth)
-    scanner.feed(_THIRD_HEADER)
-    scanner.feed(kernel.dump(judged, max_depth=max_depth) + b"\n")
-
-
-def _packed_row(value: dict[str, Any], line: bytes, seq: int, position: int) -> Row:
-    """Check a packed row by the scanner's own rules. Spec: 10 §5.3."""
-    first = value.get("seq0")
-    if not is_number(first) or first != seq:
-        raise _gap(seq, first)
-    scanner = kernel.RowScanner(mode="strict", generation=0)
-    scanner.feed(_SINGLE_HEADER)
-    try:
-        scanner.feed(line + b"\n")
-        scanner.feed(b"")
-    except SeqGapError:
-        # The scanner starts at seq 0, and says so when the row itself is right.
-        pass
-    kind, data = value["type"], value["data"]
-    time, count = int(value["time0"]), len(data[MEMBERS[kind]])
-    return Row(kind, seq, time, line, position, seq + 1, count)
-
-
-def _check_old_envelope(value: Any, seq: int) -> None:
-    """Check an event row of generations 0 and 1. Spec: 10 §5.2."""
-    if type(value) is not dict:
-        message = "a row has to be a JSON object"
-        raise RowError(message, None, None, None, seq, None, "10 §5.2")
-    if not is_number(value.get("seq")) or value["seq"] != seq:
-        raise _gap(seq, value.get("seq"))
-    if "sourceEventSeqs" in value:
-        kernel.decode_seqs(value["sourceEventSeqs"], codec="v0", max_entries=seq)
-
-
-def _check_sources(value: Any, seq: int) -> None:
-    kernel.decode_seqs(value, codec="v2", max_entries=seq)
-
-
-def _gap(seq: int, got: Any) -> SeqGapError:
-    message = f"expected seq {seq}, found {got!r:.64}: a row is missing, doubled or out of place"
-    return SeqGapError(message, None, None, None, seq, None, "10 §5.2", seq, got)
 
 
 def _too_long(max_row_bytes: int, seq: int) -> LimitExceededError:

@@ -575,15 +575,18 @@ class Log:
             DshCodecError, OSError: As for iterating.
 
         Note:
-            One pass over this log; memory as for `dsh_codec.migrate.upgrade`. Spec: 50 §2.
+            One pass over this log; memory as for `dsh_codec.migrate.upgrade`. The limit of depth
+            is for the rows of this log; those of the result may nest two levels deeper. Spec:
+            50 §2.
         """
         if self.generation == CURRENT_GENERATION:
             return self
         # The migration stands above the reader of logs; only a caller who asks pays for it.
-        from dsh_codec.migrate.upgrade import spool_upgrade
+        from dsh_codec.migrate.upgrade import DEEPER, spool_upgrade
 
         source, header = spool_upgrade(self, children)
-        return Log(source, header, "none", mode=self.mode, limits=self._limits)
+        limits = self._limits._replace(max_depth=self._limits.max_depth + DEEPER)
+        return Log(source, header, "none", mode=self.mode, limits=limits)
 
     def feed_to(self, scanner: Scanner[T]) -> Iterator[T]:
         """Feed the text of the whole log to a scanner of the kernel, as a reader would.

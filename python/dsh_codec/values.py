@@ -19,6 +19,9 @@ WHITE_SPACE: Final = (
     "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009"
     "\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 )
+EXACT_INTEGER: Final = 2**53
+"""Integer literals up to this size become `int`. Spec: design, section 2.1."""
+
 _SPLIT_PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
@@ -103,6 +106,37 @@ def deep_equal(left: Any, right: Any, *, zeros_equal: bool = False) -> bool:
         elif a != b:
             return False
     return True
+
+
+def number_text(number: float) -> str:
+    """Return a number in JavaScript's spelling. Spec: 10 §1.1."""
+    if type(number) is int:
+        if -EXACT_INTEGER <= number <= EXACT_INTEGER:
+            return str(number)
+        try:
+            number = float(number)
+        except OverflowError:
+            return "null"
+    if number - number != 0:
+        return "null"  # Infinity or NaN.
+    if number == 0:
+        return "0"
+    sign = "-" if number < 0 else ""
+    # repr gives the shortest digits that round-trip, as JavaScript does; only layout differs.
+    mantissa, _, exponent = repr(abs(number)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    # The value is 0.<digits> times ten to the power of `point`.
+    point = len(digits) - len(fraction) + int(exponent or "0")
+    digits = digits.rstrip("0")
+    if len(digits) <= point <= 21:
+        return sign + digits + "0" * (point - len(digits))
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
 
 
 def join_fragments(fragments: Iterable[str]) -> str:

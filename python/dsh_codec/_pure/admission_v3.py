@@ -11,7 +11,6 @@ from dsh_codec._pure.admission import (
     is_object,
     is_positive,
 )
-from dsh_codec._pure.quote import MISSING, quote
 from dsh_codec.errors import RowError, UnsupportedError
 from dsh_codec.values import is_count
 
@@ -66,16 +65,16 @@ def admit_v3(event: Any) -> None:
         return  # Decoding refuses it.
     kind, data = event.get("type"), event.get("data")
     if kind in _RETIRED_TYPES and event.get("ignorable") is not True:
-        message = f"event type {kind} is retired"
+        message = "the event type was retired and is not marked as ignorable"
         raise UnsupportedError(message, None, None, None, None, None, RULE)
     if kind == "request/header":
         if not is_object(data) or not is_object(data.get("header")):
-            _refuse("request/header: data and data.header have to be objects")
+            _refuse("a request/header needs an object `data` with an object `header`")
         if "system" in data["header"]:
-            message = "request/header: the header member system is retired"
+            message = "`system` of a request header was retired in generation 3"
             raise UnsupportedError(message, None, None, None, None, None, RULE)
     if kind == "system/message" and not _is_system_data(data):
-        _refuse("system/message: the message is not valid in generation 3")
+        _refuse("the payload of a system/message of generation 3 is malformed")
 
 
 def _has_keys(value: Any, required: set[str], optional: set[str]) -> bool:
@@ -219,40 +218,49 @@ def check_canonical(row: Decoded) -> None:
     else:
         allowed = _MANDATORY | {"ignorable", "surfaceOp", "sourceEventSeqs"}
     if not event.keys() <= allowed:
-        _refuse(f"{kind} must not carry surfaceOp or sourceEventSeqs")
+        _refuse("an event of this type may not have `surfaceOp` or `sourceEventSeqs`")
     if not is_count(event["seq"]):
-        _refuse(f"seq has to be a count, not {quote(event['seq'])}")
+        _refuse("`seq` of the row is no count")
     if is_surface:
         _check_surface(event)
     if kind == "request/header":
         header = event["data"]["header"]  # Both are objects by hard admission.
         for key, empty in (("tools", []), ("adapterDefaults", {})):
             if header.get(key) == empty:
-                _refuse(f"request/header: an empty {key} has to be left out")
+                _refuse(f"`{key}` of a request header may not be empty")
     if kind == "tool/result":
         _check_tool_error(event["data"])
 
 
 def _check_surface(event: dict[str, Any]) -> None:
     kind, seq = event["type"], int(event["seq"])
-    op = event.get("surfaceOp", MISSING)
-    if op != "append":
-        if not _has_keys(op, set(_REPLACE_KEYS), set()) or op["op"] != "replace":
-            message = 'surfaceOp has to be "append" or exactly {op, startSeq, endSeq}'
-            _refuse(f"{kind}: {message}")
-        for key in ("startSeq", "endSeq"):
-            if not is_count(op[key]) or op[key] >= seq:
-                _refuse(f"{kind}: {key} has to be an earlier seq, not {quote(op[key])}")
-    if "sourceEventSeqs" in event:
-        if kind == "assistant/message":
-            _refuse(f"{kind} must not carry sourceEventSeqs")
-        if not event["sourceEventSeqs"]:  # Decoding has seen distinct earlier counts.
-            _refuse(f"{kind}: sourceEventSeqs must not be empty")
+    op = event.get("surfaceOp")
+    if op != "append" and not _is_replacement(op, seq):
+        _refuse(
+            "a surface event needs a `surfaceOp`: append, or a replacement of earlier seqs"
+        )
+    # Decoding has seen distinct earlier counts.
+    if "sourceEventSeqs" in event and (
+        kind == "assistant/message" or not event["sourceEventSeqs"]
+    ):
+        _refuse(
+            "`sourceEventSeqs` of a surface event may not be empty, nor stand on an "
+            "assistant/message"
+        )
+
+
+def _is_replacement(op: Any, seq: int) -> bool:
+    return (
+        is_object(op)
+        and op.keys() == _REPLACE_KEYS
+        and op["op"] == "replace"
+        and all(is_count(op[key]) and op[key] < seq for key in ("startSeq", "endSeq"))
+    )
 
 
 def _check_tool_error(data: Any) -> None:
     if not is_object(data):
-        _refuse("tool/result: data has to be an object")
+        _refuse("`data` of a tool/result is no object")
     if "error" not in data:
         return
     message = data.get("message")
@@ -261,4 +269,4 @@ def _check_tool_error(data: Any) -> None:
         block = content[0]
         if block.get("type") == RESULT_WRAPPER and block.get("isError") is True:
             return
-    _refuse("tool/result: with an error, content has to be one failed tool-result")
+    _refuse("a tool/result with `error` needs exactly one failed tool-result block")

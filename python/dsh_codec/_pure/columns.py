@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from dsh_codec._pure.buffer import bytes_of
 from dsh_codec._pure.event import decode_early
@@ -33,7 +33,7 @@ from dsh_codec._types import (
 )
 from dsh_codec.errors import DshCodecError, RowError, StreamError
 from dsh_codec.limits import MAX_DEPTH, MAX_ROW_BYTES, MAX_SAFE_INTEGER
-from dsh_codec.values import fuse, is_count, is_sint
+from dsh_codec.values import fuse, is_count, is_lossless, is_sint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -204,6 +204,8 @@ def _records_of(rows: Iterator[Any], *, checked: bool) -> list[dict[str, Any]]:
         try:
             records.add_row(row)
         except DshCodecError as error:
+            if not checked:
+                raise
             seq = row.get("seq", row.get("seq0"))
             raise error.located(
                 seq=int(seq) if is_count(seq) else None
@@ -247,7 +249,18 @@ class _Records:
             self._packer.push(time, chunk)
         except StreamError:
             # What packing refuses is a raw record, see `dsh_codec.attempts`.
-            self._add_record({"type": "chunk", "time": time, "chunk": chunk})
+            self._end_run()
+            if self._is_checked and time is None:
+                self._refuse("time of a chunk row has to be a safe integer")
+            if self._is_checked and (type(chunk) is not dict or not is_lossless(chunk)):
+                self._refuse(
+                    "chunk of a chunk row has to be an object and lossless JSON: "
+                    "no -0 and no number that is not finite"
+                )
+            self._records.append({"type": "chunk", "time": time, "chunk": chunk})
+
+    def _refuse(self, message: str) -> NoReturn:
+        raise StreamError(message, *(None,) * 6, len(self._records)) from None
 
     def _add_record(self, record: Any) -> None:
         self._end_run()
@@ -482,6 +495,7 @@ class ColumnScanner:
                     raise
                 self._columns.add_attempt(records)
                 self._settlements.append(_settlement_of(row, value))
+        self._scanner.feed(b"")  # Raises a refusal that had rows before it.
 
     def add_attempt(self, stream: StoredStream, /) -> None:
         """Add an attempt that the scan does not find."""

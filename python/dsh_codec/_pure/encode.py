@@ -6,23 +6,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsh_codec._pure.admission import admit
 from dsh_codec._pure.buffer import bytes_of
+from dsh_codec._pure.envelope import check_envelope
 from dsh_codec._pure.event import EVENT_RULE, decode_event
-from dsh_codec._pure.json import dump, parse
+from dsh_codec._pure.json import dump, parse_row
 from dsh_codec._pure.plain import takes_subclasses
 from dsh_codec._pure.quote import quote
 from dsh_codec._pure.row import encode_event
 from dsh_codec._pure.seqs import check_seqs, encode_seqs, respell_seqs
 from dsh_codec._pure.stream import Packer
 from dsh_codec._types import EncodedRows
-from dsh_codec.envelope import check_envelope
 from dsh_codec.errors import (
     DshCodecError,
-    JsonSyntaxError,
     LimitExceededError,
     RowError,
     SeqGapError,
 )
-from dsh_codec.limits import MAX_ROW_BYTES
+from dsh_codec.limits import MAX_DEPTH, MAX_ROW_BYTES
 from dsh_codec.values import is_count, is_lossless, is_negative_zero, is_number
 
 if TYPE_CHECKING:
@@ -83,14 +82,17 @@ def encode_rows(
     lines = text.split(b"\n")
     if not lines[-1]:
         lines.pop()
+    offset = 0
     for number, line in enumerate(lines, seq):
         try:
-            event = _admitted(line, number)
+            has_feed = offset + len(line) < len(text)
+            event = _admitted(line, number, offset, has_feed=has_feed)
             row = dump(event) + b"\n"
         except DshCodecError as error:
             raise error.located(seq=number) from None
         _check_row_bytes(row, number, max_row_bytes)
         written.append(row)
+        offset += len(line) + 1
         if event["type"] == "session/end-seed":
             has_marker = has_marker or event["data"].get("inherited") is True
     joined = b"".join(written)
@@ -98,25 +100,19 @@ def encode_rows(
     return EncodedRows(text if joined == text else joined, len(written), has_marker)
 
 
-def _admitted(line: bytes, seq: int) -> dict[str, Any]:
+def _admitted(line: bytes, seq: int, offset: int, *, has_feed: bool) -> dict[str, Any]:
     """Return the row of a line in the writer's form. Spec: 10 §8.1, §11.2."""
-    try:
-        row = parse(line)
-    except JsonSyntaxError as error:
-        message = f"the row is {error.message} at byte {error.offset} of the row"
-        raise JsonSyntaxError(message, *(None,) * 5, error.rule) from None
+    row = parse_row(line, offset=offset, max_depth=MAX_DEPTH, has_feed=has_feed)
     admit(row)
     decoded = decode_event(row, 0)
     if not is_number(row["seq"]) or row["seq"] != seq:
-        message = f"seq has to be {seq}, not {quote(row['seq'])}"
+        message = f"the row has seq {quote(row['seq'])}, expected {seq}"
         raise SeqGapError(message, *(None,) * 5, EVENT_RULE, seq, row["seq"])
     if decoded.type == "session/end-seed" and type(row["data"]) is not dict:
-        message = "the data of session/end-seed has to be an object"
+        message = "`data` of a session/end-seed is no object"
         raise RowError(message, *(None,) * 5, "10 §4.4")
     if not is_lossless(row):
-        message = (
-            "a number of the row is -0 or too large, and would be read back as another"
-        )
+        message = "a number of the row is -0 or too large, and would be read back as another one"
         raise RowError(message, *(None,) * 5, "10 §11.2")
     if "sourceEventSeqs" in row:
         row["sourceEventSeqs"] = respell_seqs(row["sourceEventSeqs"], max_entries=seq)

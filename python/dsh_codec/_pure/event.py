@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from dsh_codec._pure.quote import MISSING, quote
+from dsh_codec._pure.quote import MISSING
 from dsh_codec._pure.seqs import check_seqs
 from dsh_codec.errors import LimitExceededError, RowError
 from dsh_codec.values import is_count, is_sint
@@ -20,11 +20,11 @@ EVENT_RULE: Final = "10 §5.1"
 EARLY_RULE: Final = "10 §5.2"
 PACKED_RULE: Final = "10 §5.3"
 
-_REQUIRED: Final = ("type", "seq", "time", "data")
-_OPTIONAL: Final = ("ignorable", "sourceEventSeqs", "surfaceOp")
+_REQUIRED: Final = frozenset({"type", "seq", "time", "data"})
+_KEYS: Final = _REQUIRED | {"ignorable", "sourceEventSeqs", "surfaceOp"}
 _PACKED_KEYS: Final = frozenset({"type", "seq0", "time0", "data"})
 _TEXT_KEYS: Final = frozenset({"turn", "step", "index", "dt", "texts"})
-_TOOL_KEYS: Final = frozenset({"turn", "step", "index", "id", "dt", "args"})
+_TOOL_KEYS: Final = frozenset({"turn", "step", "index", "id", "name", "dt", "args"})
 
 
 class Decoded(NamedTuple):
@@ -70,18 +70,16 @@ def decode_event(value: Any, _max_packed_events: int) -> Decoded:
         RowError: It breaks a rule of 10 §5.1 or §6.
     """
     row = _object(value, EVENT_RULE)
-    for key in _REQUIRED:
-        if key not in row:
-            _refuse(EVENT_RULE, f"the row lacks {key}")
-    for key in row:
-        if key not in _REQUIRED and key not in _OPTIONAL:
-            _refuse(EVENT_RULE, f"the row has the unknown member {quote(key)}")
-    if type(row["type"]) is not str:
-        _refuse(EVENT_RULE, f"type has to be a string, not {quote(row['type'])}")
+    if not row.keys() <= _KEYS:
+        _refuse(EVENT_RULE, "the row has a key other than those of an event")
+    if type(row.get("type")) is not str:
+        _refuse(EVENT_RULE, "`type` of the row is missing or no string")
+    if not row.keys() >= _REQUIRED:
+        _refuse(EVENT_RULE, "the row lacks `seq`, `time` or `data`")
     if not is_sint(row["time"]):
-        _refuse(EVENT_RULE, f"time has to be a safe integer, not {quote(row['time'])}")
+        _refuse(EVENT_RULE, "`time` of the row is no safe integer")
     if row.get("ignorable", True) is not True:
-        _refuse(EVENT_RULE, f"ignorable has to be true, not {quote(row['ignorable'])}")
+        _refuse(EVENT_RULE, "`ignorable` of the row is not true")
     _check_sources(row, "v2", EVENT_RULE)
     time = int(row["time"])
     return Decoded(row["type"], row["seq"], time, time, 1, False, row)
@@ -111,101 +109,77 @@ def _refuse(rule: str, message: str) -> NoReturn:
 
 def _object(value: Any, rule: str) -> dict[str, Any]:
     if type(value) is not dict:
-        _refuse(rule, f"a row has to be an object, not {quote(value)}")
+        _refuse(rule, "the row is no JSON object")
     return value
 
 
 def _check_sources(row: dict[str, Any], codec: SeqCodec, rule: str) -> None:
     if "sourceEventSeqs" in row:
-        seq = row.get("seq", MISSING)
+        seq = row.get("seq")
         if not is_count(seq):
-            message = f"with sourceEventSeqs, seq has to be a count, not {quote(seq)}"
-            _refuse(rule, message)
+            _refuse(rule, "a row with `sourceEventSeqs` needs a count as `seq`")
         check_seqs(row["sourceEventSeqs"], codec=codec, max_entries=int(seq))
 
 
 def _decode_packed(row: dict[str, Any], kind: str, max_packed_events: int) -> Decoded:
-    members_key = "args" if kind == "tool-call-chunks" else "texts"
+    is_tool_call = kind == "tool-call-chunks"
+    if not row.keys() <= _PACKED_KEYS:
+        _refuse(
+            PACKED_RULE, "a packed row has a key other than type, seq0, time0 and data"
+        )
+    if not is_count(row.get("seq0")):
+        _refuse(PACKED_RULE, "`seq0` of a packed row is no count")
+    if not is_sint(row.get("time0")):
+        _refuse(PACKED_RULE, "`time0` of a packed row is no safe integer")
     data = row.get("data")
-    members = data.get(members_key) if type(data) is dict else None
-    # Before any other rule, so that a limit is one whatever else is wrong with the row.
-    if type(members) is list and len(members) > max_packed_events:
-        message = (
-            f"a packed row stands for {len(members)} events, more than "
-            f"{max_packed_events}; raise max_packed_events"
-        )
-        places = (None,) * 6
-        raise LimitExceededError(
-            message, *places, "max_packed_events", max_packed_events
-        )
-    if row.keys() != _PACKED_KEYS:
-        _refuse(
-            PACKED_RULE, f"{kind}: the keys have to be exactly type, seq0, time0, data"
-        )
-    if not is_count(row["seq0"]):
-        _refuse(
-            PACKED_RULE, f"{kind}: seq0 has to be a count, not {quote(row['seq0'])}"
-        )
-    if not is_sint(row["time0"]):
-        _refuse(
-            PACKED_RULE,
-            f"{kind}: time0 has to be a safe integer, not {quote(row['time0'])}",
-        )
     if type(data) is not dict:
-        _refuse(PACKED_RULE, f"{kind}: data has to be an object, not {quote(data)}")
-    _check_packed_data(kind, data, members)
+        _refuse(PACKED_RULE, "`data` of a packed row is no object")
+    if not data.keys() <= (_TOOL_KEYS if is_tool_call else _TEXT_KEYS):
+        _refuse(
+            PACKED_RULE, "`data` of a packed row has a key that does not belong there"
+        )
+    count = _count_members(data, is_tool_call=is_tool_call)
     time = int(row["time0"])
     for gap in data["dt"]:
+        if not is_sint(gap):
+            _refuse(PACKED_RULE, "an entry of `dt` of a packed row is no safe integer")
         time += int(gap)
         if not is_sint(time):
-            _refuse(PACKED_RULE, f"{kind}: time {time} is no safe integer")
-    count = len(data[members_key])
+            _refuse(PACKED_RULE, "a running time of a packed row leaves the safe range")
     if not is_count(int(row["seq0"]) + count - 1):
-        _refuse(PACKED_RULE, f"{kind}: the seq of the last member is no safe integer")
-    return Decoded(kind, row["seq0"], int(row["time0"]), int(time), count, True, row)
+        _refuse(PACKED_RULE, "the last seq of a packed row leaves the safe range")
+    if count > max_packed_events:
+        message = f"a packed row stands for {count} events; raise max_packed_events to read it"
+        raise LimitExceededError(
+            message, *(None,) * 6, "max_packed_events", max_packed_events
+        )
+    return Decoded(kind, row["seq0"], int(row["time0"]), time, count, True, row)
 
 
-def _check_packed_data(kind: str, data: dict[str, Any], members: Any) -> None:
-    keys = _TEXT_KEYS
-    if kind == "tool-call-chunks":
-        keys = _TOOL_KEYS | ({"name"} & data.keys())
-    if data.keys() != keys:
+def _count_members(data: dict[str, Any], *, is_tool_call: bool) -> int:
+    """Check the members of a packed row's data but for the entries of `dt`."""
+    if not all(is_count(data.get(key)) for key in ("turn", "step", "index")):
+        _refuse(
+            PACKED_RULE, "`turn`, `step` and `index` of a packed row must be counts"
+        )
+    if is_tool_call and (type(data.get("id")) is not str or data["id"] == ""):
+        _refuse(PACKED_RULE, "`id` of a packed row is no non-empty string")
+    if type(data.get("name", "")) is not str:  # Unlike in a stream, it may be empty.
+        _refuse(PACKED_RULE, "`name` of a packed row is no string")
+    members = data.get("args" if is_tool_call else "texts")
+    if (
+        type(members) is not list
+        or not members
+        or not all(type(member) is str for member in members)
+    ):
         _refuse(
             PACKED_RULE,
-            f"{kind}: the keys of data have to be {', '.join(sorted(keys))}",
+            "the members of a packed row must be a non-empty array of strings",
         )
-    for key in ("turn", "step", "index"):
-        if not is_count(data[key]):
-            _refuse(
-                PACKED_RULE, f"{kind}: {key} has to be a count, not {quote(data[key])}"
-            )
-    if type(members) is not list or not members:
-        _refuse(
-            PACKED_RULE, f"{kind}: the members have to be a non-empty array of strings"
-        )
-    for member in members:
-        if type(member) is not str:
-            _refuse(
-                PACKED_RULE, f"{kind}: a member has to be a string, not {quote(member)}"
-            )
-    gaps = data["dt"]
+    gaps = data.get("dt")
     if type(gaps) is not list or len(gaps) != len(members) - 1:
         _refuse(
             PACKED_RULE,
-            f"{kind}: dt has to be an array of {len(members) - 1} differences",
+            "`dt` of a packed row must be an array with one entry fewer than its members",
         )
-    for gap in gaps:
-        if not is_sint(gap):
-            _refuse(
-                PACKED_RULE, f"{kind}: dt has to hold safe integers, not {quote(gap)}"
-            )
-    if kind == "tool-call-chunks":
-        if type(data["id"]) is not str or data["id"] == "":
-            _refuse(PACKED_RULE, f"{kind}: id has to be a non-empty string")
-        if (
-            type(data.get("name", "")) is not str
-        ):  # Unlike in a stream, it may be empty.
-            _refuse(
-                PACKED_RULE,
-                f"{kind}: name has to be a string, not {quote(data['name'])}",
-            )
+    return len(members)

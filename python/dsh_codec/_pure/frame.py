@@ -31,6 +31,7 @@ PIECE_BYTES: Final = 1 << 20
 WINDOW_LOG: Final = 21
 LEVEL: Final = 3
 
+_LIBRARY_PREFIX: Final = "Unable to decompress Zstandard data: "
 _DECODER_OPTIONS: Final[dict[int, int]] = {
     zstd.DecompressionParameter.window_log_max: MAX_WINDOW_LOG
 }
@@ -111,7 +112,7 @@ class FrameWalker:
             block = int.from_bytes(part, "little")
             kind = block >> 1 & 3
             if kind == 3:
-                self.refuse("a block is of the reserved type")
+                self.refuse("a block of the reserved type")
             self._is_last_block = bool(block & 1)
             # An RLE block stores one byte, whatever its size is.
             self._stage, self._missing = "body", 1 if kind == 1 else block >> 3
@@ -127,9 +128,12 @@ class FrameWalker:
     def _check_magic(self, magic: int) -> None:
         if magic == MAGIC:
             return
+        found = magic.to_bytes(4, "little").hex(" ")
         if magic & ~0xF == SKIPPABLE_MAGIC:
-            self.refuse("a skippable frame is not allowed here")
-        self.refuse(f"expected a Zstandard frame, found the number 0x{magic:08x}")
+            self.refuse(f"a skippable frame ({found}); a log must not hold one")
+        self.refuse(
+            f"not a Zstandard frame: expected the bytes 28 b5 2f fd, found {found}"
+        )
 
     def _field_sizes(self) -> tuple[int, int, int]:
         """Return the bytes of window descriptor, dictionary id and content size."""
@@ -264,7 +268,9 @@ class FrameReader:
             try:
                 plain = decoder.decompress(part, PIECE_BYTES)
             except zstd.ZstdError as error:
-                self._refuse(f"the frame does not decode: {error}")
+                # The library's own words, without what Python puts before them.
+                reason = str(error).removeprefix(_LIBRARY_PREFIX)
+                self._refuse(f"the frame does not decode: {reason}")
             self._count(len(plain))
             if decoder.eof:
                 return self._end_frame(plain)
@@ -281,11 +287,14 @@ class FrameReader:
         end = self._walker.advance(self._data, start)
         self._is_complete = end is not None
         self._index = len(self._data) if end is None else end
+        if self._walker.has_dictionary:
+            self._refuse("the frame needs a dictionary; a log must not use one")
         window = self._walker.window_bytes
         if window is not None and window > 1 << MAX_WINDOW_LOG:
-            self._refuse(f"the frame asks for a window of {window} bytes, above 2^27")
-        if self._walker.has_dictionary:
-            self._refuse("the frame needs a dictionary")
+            allowed = 1 << MAX_WINDOW_LOG
+            self._refuse(
+                f"the frame needs a window of {window} bytes; at most {allowed} are allowed"
+            )
         return self._data[start : self._index]
 
     def _open_decoder(self) -> zstd.ZstdDecompressor:
@@ -299,7 +308,7 @@ class FrameReader:
         limit = self._max_frame_plain_bytes
         if self._plain_bytes > limit:
             message = (
-                f"a frame holds more than {limit} bytes of plaintext; "
+                f"the frame holds more than {limit} bytes of plaintext; "
                 "raise max_frame_plain_bytes"
             )
             places = (None, None, self._start, None, self._frame_count, None)

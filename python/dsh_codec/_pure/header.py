@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dsh_codec._pure.buffer import bytes_of
-from dsh_codec._pure.json import parse
+from dsh_codec._pure.json import parse_row
 from dsh_codec._pure.quote import MISSING, quote
 from dsh_codec._types import Header
 from dsh_codec.errors import (
@@ -30,9 +30,12 @@ SEEDS_IN_HEADER: Final = (0, 1)
 
 _RETIRED: Final = ("sandboxMode", "approvalPolicy")
 _WINDOWS_ABSOLUTE: Final = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
-_TEXTS: Final = ("cwd", "parentSession", "agentPreset")
-_REQUIRED: Final = ("type", "version", "id", "createdAt", "delegationDepth")
-_OPTIONAL: Final = ("cwd", "parentSession", "origin", "agentPreset")
+_KEYS: Final = frozenset(
+    {
+        *("type", "version", "id", "createdAt", "delegationDepth"),
+        *("cwd", "parentSession", "origin", "agentPreset"),
+    }
+)
 
 
 def parse_header(line: Buffer, /, *, generation: int | None = None) -> Header:
@@ -46,25 +49,33 @@ def check_generation(generation: int | None) -> None:
     if generation is not None and (
         type(generation) is not int or not 0 <= generation <= NEWEST
     ):
-        message = f"generation has to be None or 0 to {NEWEST}, not {generation!r}"
+        message = f"generation must be None or an integer from 0 to {NEWEST}"
         raise ValueError(message)
 
 
 def read_header_row(line: bytes, *, generation: int | None, max_depth: int) -> Header:
     """Parse a header row in the reading order of 10 §4.1."""
     if line.find(b"\n") != len(line) - 1 or not line:
-        _refuse("the header row has to end with its only line feed")
+        _refuse("the header row must end with its only line feed")
     try:
-        value = parse(line, max_depth=max_depth)
+        value = parse_row(
+            line[:-1],
+            offset=0,
+            max_depth=max_depth,
+            what="header row",
+            has_feed=False,
+        )
     except JsonSyntaxError as error:
-        _refuse(f"the header row is {error.message} at byte {error.offset}")
+        _refuse(error.message)
     if type(value) is not dict:
-        _refuse(f"the header row has to be an object, not {quote(value)}")
+        _refuse("the header row is no JSON object")
     found = _generation_of(value.get("version", MISSING), generation)
     if found == NEWEST:
         for key in _RETIRED:
             if key in value:
                 _refuse(f"the header has the retired field {key}", "10 §4.1 step 5")
+        if not is_number(value.get("version")):
+            _refuse("`version` of the header is missing or no number")
     return _header(value, found)
 
 
@@ -73,51 +84,49 @@ def _generation_of(version: Any, wanted: int | None) -> int:
     if is_number(version) and version > NEWEST:
         message = (
             f"the log has format version {quote(version)}; "
-            f"this version of dsh_codec reads up to {NEWEST}"
+            f"the highest supported one is {NEWEST}"
         )
-        raise NewerFormatError(message, None, 1, 0, None, None, None, version, NEWEST)
+        found = int(version) if is_count(version) else version
+        raise NewerFormatError(message, None, 1, 0, None, None, None, found, NEWEST)
     if wanted == NEWEST:
         if is_number(version) and version < NEWEST:
             message = (
-                f"the log has format version {quote(version)}; "
-                f"a scan of generation {NEWEST} does not read it, migrate it first"
+                f"the log has format version {quote(version)}, which a native read of "
+                f"version {NEWEST} does not take; migrate it"
             )
             raise UnsupportedError(message, None, 1, 0)
-        return NEWEST  # What is no number is refused by the table.
+        return NEWEST  # What is no number is refused behind the retired fields.
     if not is_count(version):
-        _refuse(f"version has to be a count, not {quote(version)}")
+        _refuse("`version` of the header is no count")
     if wanted is not None and version != wanted:
-        _refuse(f"version has to be {wanted}, not {quote(version)}")
+        _refuse(f"the header has version {int(version)}, expected {wanted}")
     return int(version)
 
 
 def _header(value: dict[str, Any], generation: int) -> Header:
     """Apply the tables of 10 §4.1 and §4.2."""
     seeds_here = generation in SEEDS_IN_HEADER
-    required = _REQUIRED if seeds_here else (*_REQUIRED, "isSeeded")
-    optional = (*_OPTIONAL, "seedLength") if seeds_here else _OPTIONAL
-    for key in required:
-        if key not in value:
-            _refuse(f"the header lacks {key}")
-    for key in value:
-        if key not in required and key not in optional:
-            _refuse(f"the header has the unknown field {quote(key)}")
-    if value["type"] != "session":
-        _refuse(f'type has to be "session", not {quote(value["type"])}')
-    if not is_number(value["version"]):
-        _refuse(f"version has to be {generation}, not {quote(value['version'])}")
-    for key in ("id", *_TEXTS):
-        if key in value and type(value[key]) is not str:
-            _refuse(f"{key} has to be a string, not {quote(value[key])}")
-    for key in ("createdAt", "delegationDepth", "seedLength"):
-        if key in value and not is_count(value[key]):
-            _refuse(f"{key} has to be a count, not {quote(value[key])}")
-    if "cwd" in value and not is_absolute(value["cwd"]):
-        _refuse(f"cwd has to be an absolute path, not {quote(value['cwd'])}")
-    if "origin" in value and value["origin"] != "subagent":
-        _refuse(f'origin has to be "subagent", not {quote(value["origin"])}')
-    if not seeds_here and type(value["isSeeded"]) is not bool:
-        _refuse(f"isSeeded has to be a boolean, not {quote(value['isSeeded'])}")
+    if not value.keys() <= _KEYS | {"seedLength" if seeds_here else "isSeeded"}:
+        _refuse(f"the header has a key that version {generation} does not know")
+    if value.get("type") != "session":
+        _refuse("`type` of the header must be session")
+    if type(value.get("id")) is not str:
+        _refuse("`id` of the header is missing or no string")
+    for key in ("createdAt", "delegationDepth"):
+        if not is_count(value.get(key)):
+            _refuse(f"`{key}` of the header is missing or no count")
+    for key in ("parentSession", "agentPreset"):
+        if type(value.get(key, "")) is not str:
+            _refuse(f"`{key}` of the header is no string")
+    path = value.get("cwd", "/")
+    if type(path) is not str or not is_absolute(path):
+        _refuse("`cwd` of the header is no absolute path")
+    if value.get("origin", "subagent") != "subagent":
+        _refuse("`origin` of the header may only be subagent")
+    if seeds_here and not is_count(value.get("seedLength", 0)):
+        _refuse("`seedLength` of the header is no count")
+    if not seeds_here and type(value.get("isSeeded")) is not bool:
+        _refuse("`isSeeded` of the header is missing or no boolean")
     fields = {
         key: int(member) if is_number(member) else member
         for key, member in value.items()

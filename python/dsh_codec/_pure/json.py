@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dsh_codec._pure.buffer import bytes_of
 from dsh_codec._pure.plain import takes_subclasses
-from dsh_codec._pure.quote import quote
 from dsh_codec.errors import JsonSyntaxError, LimitExceededError
-from dsh_codec.values import fuse, is_negative_zero
+from dsh_codec.values import EXACT_INTEGER, fuse, is_negative_zero, number_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,9 +41,6 @@ STANDARD_DEPTH: Final = 64
 MAX_INDEX_KEY: Final = 4_294_967_294
 """Largest key that counts as an array index. Spec: 10 §1."""
 
-EXACT_INTEGER: Final = 2**53
-"""Integer literals up to this size become `int`. Spec: design, section 2.1."""
-
 # Where orjson and the JSON model differ: -0 in integer spelling, integers of 2^53 and above.
 _DIFFERS: Final = re.compile(rb"-0|[0-9]{16}")
 
@@ -54,6 +50,54 @@ _DIFFERS: Final = re.compile(rb"-0|[0-9]{16}")
 def parse(data: Buffer, /, *, max_depth: int = 1024) -> Any:
     """Parse one JSON text. See `_kernel.pyi`."""
     raw = bytes_of(data)
+    try:
+        return _parsed(raw, max_depth, is_row=False)
+    except _ReadError as fault:
+        at, expected = fault.at, fault.expected
+    if expected == _LESS_DEPTH:
+        message = f"the value nests deeper than {max_depth} levels; raise max_depth to take it"
+        places = (None, None, at, None, None, None)
+        raise LimitExceededError(message, *places, "max_depth", max_depth)
+    message = f"the text is not JSON: expected {expected or _MORE}"
+    raise JsonSyntaxError(message, None, None, at, None, None, RULE)
+
+
+def parse_row(
+    raw: bytes,
+    *,
+    offset: int,
+    max_depth: int,
+    what: str = "row",
+    has_feed: bool = True,
+) -> Any:
+    """Parse a row, given without its line feed.
+
+    Args:
+        raw: The row.
+        offset: Byte of the text where it starts, for messages.
+        max_depth: Nested arrays and objects that are allowed.
+        what: What messages call it.
+        has_feed: Whether there is a line feed behind it, which is then what stands where it ends.
+
+    Raises:
+        JsonSyntaxError, LimitExceededError: As for `parse`, without a place.
+    """
+    try:
+        return _parsed(raw, max_depth, is_row=what == "row", feed=b"\n" * has_feed)
+    except _ReadError as fault:
+        at, expected = offset + fault.at, fault.expected
+    if expected == _LESS_DEPTH:
+        message = (
+            f"the row nests deeper than {max_depth} levels at byte {at}; "
+            "raise max_depth to read it"
+        )
+        raise LimitExceededError(message, *(None,) * 6, "max_depth", max_depth)
+    fault_text = f"expected {expected} at byte {at}" if expected else _ENDS
+    message = f"the {what} is not JSON: {fault_text}"
+    raise JsonSyntaxError(message, *(None,) * 5, RULE)
+
+
+def _parsed(raw: bytes, max_depth: int, *, is_row: bool, feed: bytes = b"") -> Any:
     openers = raw.count(b"[") + raw.count(b"{")
     if (
         _quick_parse is not None
@@ -71,7 +115,7 @@ def parse(data: Buffer, /, *, max_depth: int = 1024) -> Any:
             return _DECODER.decode(raw.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             pass
-    return _Reader(raw, max_depth).read()
+    return _Reader(raw + feed, len(raw), max_depth, is_row=is_row).read()
 
 
 def integer(digits: str) -> int | float:
@@ -106,6 +150,7 @@ def _nesting(raw: bytes) -> int:
 
 
 _BLANKS: Final = re.compile(rb"[ \t\n\r]*+")
+_BLANKS_OF_ROW: Final = re.compile(rb"[ \t\r]*+")
 _NUMBER: Final = re.compile(
     rb"-?(?:0|[1-9][0-9]*+)(?P<fraction>\.[0-9]++)?(?P<exponent>[eE][+-]?[0-9]++)?"
 )
@@ -122,6 +167,7 @@ _LITERALS: Final = {
     b"n": (b"null", None),
 }
 _HEX: Final = b"0123456789abcdefABCDEF"
+_ESCAPES: Final = r"one of \" \\ \/ \b \f \n \r \t \u and four hexadecimal digits"
 
 
 def _unescape(escape: re.Match[str]) -> str:
@@ -129,16 +175,33 @@ def _unescape(escape: re.Match[str]) -> str:
     return chr(int(code, 16)) if code is not None else _SHORT_ESCAPES[short]
 
 
+_LESS_DEPTH: Final = "less depth"
+_ENDS: Final = "it ends inside a value"
+_MORE: Final = f"more: {_ENDS}"
+
+
+class _ReadError(Exception):
+    """Where a text stops to be JSON, and what was expected there; None if it ends there."""
+
+    def __init__(self, at: int, expected: str | None) -> None:
+        super().__init__(at, expected)
+        self.at = at
+        self.expected = expected
+
+
 class _Reader:
     """Iterative parser over bytes.
 
-    An error is at the first byte with which the text is no beginning of a JSON text any more;
-    at the end of the data if more is needed.
+    A fault is at the first byte with which the text is no beginning of a JSON text any more; at
+    the end of the data if more is needed. A row ends at its line feed, if there is one.
     """
 
-    def __init__(self, raw: bytes, max_depth: int) -> None:
+    def __init__(self, raw: bytes, end: int, max_depth: int, *, is_row: bool) -> None:
         self._raw = raw
         self._max_depth = max_depth
+        self._is_row = is_row
+        self._blanks = _BLANKS_OF_ROW if is_row else _BLANKS
+        self._end = end
         self._at = 0
 
     def read(self) -> Any:
@@ -151,7 +214,7 @@ class _Reader:
             value: Any
             if byte in (b"[", b"{"):
                 if len(open_containers) >= self._max_depth:
-                    self._refuse_depth()
+                    self._refuse(_LESS_DEPTH)
                 value = [] if byte == b"[" else {}
                 self._at += 1
                 self._skip_blanks()
@@ -167,8 +230,9 @@ class _Reader:
             while True:
                 self._skip_blanks()
                 if not open_containers:
-                    if self._at < len(self._raw):
-                        self._refuse("unexpected text behind the value")
+                    if self._at < self._end:
+                        kind = "row" if self._is_row else "text"
+                        self._refuse(f"the end of the {kind}")
                     return value
                 container = open_containers[-1]
                 separator = self._byte()
@@ -177,13 +241,13 @@ class _Reader:
                     if separator == b",":
                         break
                     if separator != b"]":
-                        self._refuse("expected ',' or ']' in an array")
+                        self._refuse("a comma or ]")
                 else:
                     container[open_keys.pop()] = value  # type: ignore[call-overload]
                     if separator == b",":
                         break
                     if separator != b"}":
-                        self._refuse("expected ',' or '}' in an object")
+                        self._refuse("a comma or }")
                 self._at += 1
                 value = open_containers.pop()
             self._at += 1
@@ -195,17 +259,17 @@ class _Reader:
         return self._raw[self._at : self._at + 1]
 
     def _skip_blanks(self) -> None:
-        blanks = _BLANKS.match(self._raw, self._at)
+        blanks = self._blanks.match(self._raw, self._at)
         if blanks is not None:
             self._at = blanks.end()
 
     def _key(self) -> str:
         if self._byte() != b'"':
-            self._refuse("expected a string as key of an object")
+            self._refuse("a key in quotes")
         key = self._string()
         self._skip_blanks()
         if self._byte() != b":":
-            self._refuse("expected ':' behind a key")
+            self._refuse("a colon")
         self._at += 1
         self._skip_blanks()
         return key
@@ -217,7 +281,7 @@ class _Reader:
             return self._literal(*_LITERALS[byte])
         if byte and byte in b"-0123456789":
             return self._number()
-        return self._refuse("expected a value")
+        return self._refuse("a JSON value")
 
     def _string(self) -> str:
         start = self._at + 1
@@ -238,16 +302,13 @@ class _Reader:
                 self._at += 1
                 while self._byte() and self._byte() in _HEX:
                     self._at += 1
-                self._refuse("expected four hexadecimal digits in an escape")
-            self._refuse("unknown escape in a string")
-        if self._byte():
-            self._refuse("control character in a string")
-        self._refuse("string without its closing quote")
+            self._refuse(_ESCAPES)
+        self._refuse("no control character inside a string")
 
     def _literal(self, word: bytes, value: Any) -> Any:
         for expected in word:
             if self._byte() != bytes((expected,)):
-                self._refuse(f"expected {word.decode()}")
+                self._refuse(word.decode())
             self._at += 1
         return value
 
@@ -255,34 +316,25 @@ class _Reader:
         number = _NUMBER.match(self._raw, self._at)
         if number is None:
             self._at += 1
-            self._refuse("expected a digit behind '-'")
+            self._refuse("a digit")
         self._at = number.end()
         byte = self._byte()
+        if number[0] in (b"0", b"-0") and byte.isdigit():
+            self._refuse("no digit behind a leading zero")
         whole = number["fraction"] is None and number["exponent"] is None
         if whole and byte == b".":
             self._at += 1
-            self._refuse("expected a digit behind the decimal point")
+            self._refuse("a digit")
         if number["exponent"] is None and byte in (b"e", b"E"):
             self._at += 1
             if self._byte() in (b"+", b"-"):
                 self._at += 1
-            self._refuse("expected a digit in an exponent")
+            self._refuse("a digit")
         digits = number[0].decode()
         return integer(digits) if whole else float(digits)
 
-    def _refuse(self, what: str) -> NoReturn:
-        found = f"byte 0x{self._raw[self._at]:02x}" if self._byte() else "the end"
-        message = f"not JSON: {what}, found {found}"
-        raise JsonSyntaxError(message, None, None, self._at, None, None, RULE)
-
-    def _refuse_depth(self) -> NoReturn:
-        limit = self._max_depth
-        message = (
-            f"JSON is nested deeper than {limit} arrays and objects; raise max_depth"
-        )
-        raise LimitExceededError(
-            message, None, None, self._at, None, None, None, "max_depth", limit
-        )
+    def _refuse(self, expected: str) -> NoReturn:
+        raise _ReadError(self._at, expected if self._byte() else None)
 
 
 # --- dump ---
@@ -316,8 +368,8 @@ def write(
                 continue
             if len(open_containers) >= max_depth:
                 message = (
-                    f"value is nested deeper than {max_depth} arrays and objects (or "
-                    "contains itself); raise max_depth"
+                    f"the value nests deeper than {max_depth} levels; "
+                    "raise max_depth to take it"
                 )
                 raise LimitExceededError(
                     message, None, None, None, None, None, None, "max_depth", max_depth
@@ -367,7 +419,7 @@ def _ordered_keys(members: dict[str, Any]) -> list[str]:
     others: list[str] = []
     for key in members:
         if type(key) is not str:
-            message = f"keys of objects have to be str, not {type(key).__name__}"
+            message = f"a JSON key must be a str, not {type(key).__name__}"
             raise TypeError(message)
         if _INDEX_KEY.fullmatch(key) and int(key) <= MAX_INDEX_KEY:
             indexes.append((int(key), key))
@@ -387,39 +439,8 @@ def _scalar_text(value: Any) -> str:
         return "true" if value else "false"
     if kind is int or kind is float:
         return number_text(value)
-    message = f"{quote(value)} is no JSON value"
+    message = f"JSON has no value of type {kind.__name__}"
     raise TypeError(message)
-
-
-def number_text(number: float) -> str:
-    """Return a number in JavaScript's spelling. Spec: 10 §1.1."""
-    if type(number) is int:
-        if -EXACT_INTEGER <= number <= EXACT_INTEGER:
-            return str(number)
-        try:
-            number = float(number)
-        except OverflowError:
-            return "null"
-    if number - number != 0:
-        return "null"  # Infinity or NaN.
-    if number == 0:
-        return "0"
-    sign = "-" if number < 0 else ""
-    # repr gives the shortest digits that round-trip, as JavaScript does; only layout differs.
-    mantissa, _, exponent = repr(abs(number)).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    # The value is 0.<digits> times ten to the power of `point`.
-    point = len(digits) - len(fraction) + int(exponent or "0")
-    digits = digits.rstrip("0")
-    if len(digits) <= point <= 21:
-        return sign + digits + "0" * (point - len(digits))
-    if 0 < point <= 21:
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    if -6 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
 
 
 # --- values that come from the caller ---
@@ -494,7 +515,7 @@ def _check_scalar(value: Any) -> None:
             raise ValueError(message) from None
         return
     if kind is not float:
-        message = f"it holds {quote(value)}"
+        message = f"it holds a value of type {kind.__name__}"
         raise ValueError(message)
     if value - value != 0:
         message = "it holds a number that is not finite"

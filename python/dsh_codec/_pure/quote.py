@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-MAX_QUOTED: Final = 64
-"""Bytes of input that a message may hold. Spec: none; conventions, section 4."""
+from dsh_codec.values import is_negative_zero, number_text
 
 
 class Missing:
     """Type of `MISSING`."""
 
     def __repr__(self) -> str:
-        return "nothing"
+        """Return how `quote` shows it."""
+        return "none"
 
 
 MISSING: Final = Missing()
@@ -26,31 +26,26 @@ def quote(value: Any) -> str:
         value: Any JSON value, or `MISSING`.
 
     Returns:
-        Scalars as JSON spells them, long strings cut; arrays and objects by kind alone.
+        Literals as JSON spells them, all other values by kind.
     """
     kind = type(value)
     if value is MISSING:
-        return "nothing"
+        return "none"
     if value is None:
         return "null"
     if kind is bool:
         return "true" if value else "false"
-    if kind is int:
-        return str(value) if value.bit_length() <= 64 else "a very large integer"
-    if kind is float:
-        whole = value.is_integer() and 0 < abs(value) < 1e21
-        return str(int(value)) if whole else repr(value)
+    if kind is int or kind is float:
+        return _number(value)
     if kind is str:
-        return _quote_text(value)
+        return "a string"
     if kind is list or kind is tuple:
         return "an array"
-    if kind is dict:
-        return "an object"
-    return f"a value of type {kind.__name__}"
+    return "an object"
 
 
-def _quote_text(text: str) -> str:
-    data = text[:MAX_QUOTED].encode("utf-8", "backslashreplace")
-    if len(data) <= MAX_QUOTED and len(text) <= MAX_QUOTED:
-        return f'"{data.decode()}"'
-    return f'"{data[: MAX_QUOTED - 3].decode("utf-8", "ignore")}..."'
+def _number(value: float) -> str:
+    if is_negative_zero(value):
+        return "-0"
+    text = number_text(value)
+    return "beyond every number" if text == "null" else text

@@ -17,7 +17,7 @@ from dsh_codec._pure.event import (
     is_turn_end,
 )
 from dsh_codec._pure.header import SEEDS_IN_HEADER, check_generation, read_header_row
-from dsh_codec._pure.json import dump, parse
+from dsh_codec._pure.json import dump, parse_row
 from dsh_codec._pure.plain import takes_subclasses
 from dsh_codec._pure.quote import MISSING, quote
 from dsh_codec._pure.seqs import encode_seqs
@@ -54,7 +54,7 @@ def encode_event(event: Mapping[str, Any], /) -> bytes:
     """Write one logical event as a row of generation 4. See `_kernel.pyi`."""
     admit(event)
     if type(event) is not dict:
-        message = f"an event has to be an object, not {quote(event)}"
+        message = "the event is no object"
         raise RowError(message, *(None,) * 5, EVENT_RULE)
     if "sourceEventSeqs" not in event:
         return dump(event)
@@ -65,7 +65,7 @@ def encode_event(event: Mapping[str, Any], /) -> bytes:
 def check_mode(mode: Mode) -> None:
     """Refuse an argument that names no mode."""
     if mode not in ("strict", "recoverable"):
-        message = f"mode has to be 'strict' or 'recoverable', not {mode!r}"
+        message = "mode must be 'strict' or 'recoverable'"
         raise ValueError(message)
 
 
@@ -85,6 +85,7 @@ class RowScanner:
         max_row_bytes: int = MAX_ROW_BYTES,
         max_depth: int = MAX_DEPTH,
         max_packed_events: int = MAX_PACKED_EVENTS,
+        first_seq: int = 0,
     ) -> None:
         check_mode(mode)
         check_generation(generation)
@@ -107,7 +108,7 @@ class RowScanner:
         self._row_number = (
             0  # Of the row in work; rows that are not accepted count too.
         )
-        self._event_count = 0
+        self._event_count = first_seq
         self._row_count = 0
         self._committed_bytes = 0
         self._cut: int | None = None  # Seq of the last inherited marker.
@@ -225,9 +226,7 @@ class RowScanner:
         if header.generation in SEEDS_IN_HEADER:
             cut = header.declared_cut or 0
             if cut > self._event_count:
-                message = (
-                    f"the header declares {cut} inherited events of {self._event_count}"
-                )
+                message = "`seedLength` of the header exceeds the number of events"
                 self._fail(RowError(message, None, None, None, None, None, "10 §4.2"))
             return cut
         if header.fields["isSeeded"] and self._cut is None:
@@ -277,7 +276,9 @@ class RowScanner:
         limit = self._max_row_bytes
         if self._fragment_bytes > limit:
             line = 1 if self._header is None else self._row_number + 2
-            message = f"a row is longer than {limit} bytes; raise max_row_bytes"
+            message = (
+                f"a row is longer than {limit} bytes; raise max_row_bytes to read it"
+            )
             places = (None, line, self._line_start, None, None, None)
             raise LimitExceededError(message, *places, "max_row_bytes", limit)
 
@@ -300,7 +301,7 @@ class RowScanner:
         """Take a row through 10 §8.1 or, for older generations, 10 §8.5."""
         generation = self._generation()
         try:
-            value = parse(raw, max_depth=self._max_depth)
+            value = parse_row(raw, offset=self._line_start, max_depth=self._max_depth)
         except JsonSyntaxError as error:
             self._record_text_issue(error)
             return None
@@ -362,7 +363,8 @@ class RowScanner:
         expected, got = self._event_count, decoded.seq
         if not is_number(got) or got != expected:
             found = None if got is MISSING else got
-            message = f"seq has to be {expected}, not {quote(got)}"
+            row = "the packed row starts at" if decoded.is_packed else "the row has"
+            message = f"{row} seq {quote(got)}, expected {expected}"
             rule = EVENT_RULE
             if self._generation() in SEEDS_IN_HEADER:
                 rule = PACKED_RULE if decoded.is_packed else EARLY_RULE
@@ -374,12 +376,12 @@ class RowScanner:
             decoded.type == "session/end-seed"
             and type(decoded.value["data"]) is not dict
         ):
-            message = "session/end-seed: data has to be an object"
+            message = "`data` of a session/end-seed is no object"
             raise RowError(message, None, None, None, None, None, "10 §4.4")
 
     def _accept(self, raw: bytes, decoded: Decoded) -> Row:
         seq, count = self._event_count, decoded.event_count
-        if seq == 0:
+        if self._row_count == 0:
             self._first_time = decoded.time
         self._last_time = decoded.last_time
         if self._is_inherited_marker(decoded):
@@ -411,10 +413,11 @@ class RowScanner:
             return
         self._stream_count += 1
         data = decoded.value["data"]
-        stream = data.get("stream", MISSING) if type(data) is dict else MISSING
+        stream = data.get("stream") if type(data) is dict else None
         if type(stream) is not list:
-            message = f"a stream has to be an array of records, not {quote(stream)}"
-            self._add_fault(StreamFault(seq, -1, message))
+            self._add_fault(
+                StreamFault(seq, -1, "stream has to be an array of records")
+            )
             return
         for number, record in enumerate(stream):
             self._record_count += 1
@@ -431,8 +434,7 @@ class RowScanner:
     # --- issues ---
 
     def _record_text_issue(self, error: JsonSyntaxError) -> None:
-        message = f"the row is {error.message} at byte {error.offset} of the row"
-        issue = self._located(JsonSyntaxError(message, *(None,) * 5, error.rule))
+        issue = self._located(error)
         if self._is_strict:
             raise issue
         self._note(issue)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-from dsh_codec._pure.quote import quote
+from dsh_codec._pure.json import dump, parse
+from dsh_codec._pure.plain import plain, takes_subclasses
 from dsh_codec.errors import LimitExceededError, RowError, StreamError
 from dsh_codec.limits import MAX_SAFE_INTEGER
 from dsh_codec.values import is_count
@@ -27,14 +28,15 @@ SHORTEST_RANGE: Final = 3
 
 def encode_seqs(values: Sequence[int], /) -> list[Any]:
     """Return the range form of `sourceEventSeqs`. See `_kernel.pyi`."""
+    values = plain(values)
     if not isinstance(values, list | tuple):
-        _refuse(f"sourceEventSeqs has to be an array, not {quote(values)}")
-    listed = list(values)
-    if not all(map(is_count, listed)):
-        return listed
-    seqs = [int(value) for value in listed]
-    if any(later <= earlier for earlier, later in pairwise(seqs)):
-        return seqs
+        _refuse("sourceEventSeqs is no array")
+    if not all(map(is_count, values)) or any(
+        later <= earlier for earlier, later in pairwise(values)
+    ):
+        unchanged: list[Any] = parse(dump(values))  # As it is written.
+        return unchanged
+    seqs = [int(value) for value in values]
     encoded: list[Any] = []
     start = 0
     for end in range(1, len(seqs) + 1):
@@ -46,6 +48,7 @@ def encode_seqs(values: Sequence[int], /) -> list[Any]:
     return encoded
 
 
+@takes_subclasses
 def decode_seqs(
     value: Any,
     /,
@@ -106,42 +109,40 @@ def check_seqs(value: Any, *, codec: SeqCodec, max_entries: int) -> list[Span]:
     Raises:
         RowError: It breaks a rule.
     """
-    if type(value) is not list:
-        _refuse(f"sourceEventSeqs has to be an array, not {quote(value)}")
+    if not isinstance(value, list | tuple):
+        _refuse("sourceEventSeqs is no array")
     has_pair = False
+    is_increasing = True
     total = 0
     spans: list[Span] = []
     for element in value:
-        if type(element) is list:
+        if isinstance(element, list | tuple):
             has_pair = True
             first, last = _pair(element)
-        else:
-            if not is_count(element):
-                _refuse(f"sourceEventSeqs has to hold counts, not {quote(element)}")
+        elif is_count(element):
             first = last = int(element)
+        else:
+            _refuse("an entry of sourceEventSeqs is no count and no range")
+        if codec == "v2" and last >= max_entries:
+            _refuse("sourceEventSeqs names an event that is not earlier")
         total += last - first + 1
         if total > max_entries:
-            _refuse(f"sourceEventSeqs holds more than {max_entries} entries")
+            _refuse("sourceEventSeqs names more events than there are before it")
+        is_increasing = is_increasing and (not spans or spans[-1][1] < first)
+        if has_pair and not is_increasing:
+            _refuse("sourceEventSeqs with a range must be strictly increasing")
         spans.append((first, last))
-    if codec == "v2":
-        for _, last in spans:
-            if last >= max_entries:
-                _refuse(f"sourceEventSeqs: {last} is not before its own event")
-    if has_pair:
-        for (_, last), (first, _) in pairwise(spans):
-            if first <= last:
-                _refuse("sourceEventSeqs with a range has to be strictly increasing")
-    elif codec == "v2" and len(set(spans)) != len(spans):
-        _refuse("sourceEventSeqs must not repeat a seq")
+    if codec == "v2" and not is_increasing and len(set(spans)) != len(spans):
+        _refuse("sourceEventSeqs names an event twice")
     return spans
 
 
-def _pair(pair: list[Any]) -> Span:
+def _pair(pair: Sequence[Any]) -> Span:
     if len(pair) != 2 or not all(map(is_count, pair)):
-        _refuse("a range of sourceEventSeqs has to be a pair of counts")
+        _refuse("a range of sourceEventSeqs is no pair of counts")
     first, last = int(pair[0]), int(pair[1])
     if first > last:
-        _refuse(f"a range of sourceEventSeqs runs backwards, {first} to {last}")
+        _refuse("a range of sourceEventSeqs ends before it starts")
     return first, last
 
 

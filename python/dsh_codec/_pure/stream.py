@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from dsh_codec._pure.json import copy_lossless, number_text
-from dsh_codec._pure.quote import MISSING, quote
+from dsh_codec._pure.json import copy_lossless, dump
+from dsh_codec._pure.quote import MISSING
 from dsh_codec._types import TimedChunk
 from dsh_codec.errors import StreamError, UnknownChunkError
 from dsh_codec.values import (
@@ -14,6 +14,7 @@ from dsh_codec.values import (
     is_number,
     is_safe_integer,
     join_fragments,
+    number_text,
     trim,
 )
 
@@ -35,6 +36,12 @@ RAW_TYPES: Final = frozenset({"block-start", "block-end", "usage", "finish"})
 _TEXT_KEYS: Final = frozenset({"type", "time0", "index", "dt", "texts"})
 _TOOL_KEYS: Final = frozenset({"type", "time0", "index", "dt", "id", "args"})
 _CHUNK_KEYS: Final = frozenset({"type", "time", "chunk"})
+
+_RECORD_TYPES: Final = "text-chunks, reasoning-chunks, tool-call-chunks or chunk"
+_LOSSLESS: Final = "has to be lossless JSON: no -0 and no number that is not finite"
+_FRAGMENT: Final = "the fragment of a delta"
+_UNKNOWN_TYPE: Final = "the type of a chunk has to be one of those of spec 20 §1"
+_BAD_DT: Final = "dt of a run has to be an array with one entry fewer than the members"
 
 
 def _refuse(message: str, record: int | None) -> NoReturn:
@@ -61,16 +68,15 @@ class Packer:
     def push(self, time: Any, chunk: Any, /) -> None:
         """Add one chunk."""
         if not is_safe_integer(time):
-            self._refuse(f"time has to be a safe integer, not {quote(time)}")
+            self._refuse("time of a chunk has to be a safe integer")
         if chunk is MISSING:
-            self._refuse("a timed chunk has to have a chunk")
+            self._refuse("a chunk has to be a JSON object")
         try:
             copied = copy_lossless(chunk)
-        except ValueError as error:
-            message = f"chunk has to be lossless JSON, but {error}"
-            self._refuse(message)
+        except ValueError:
+            self._refuse(f"a chunk {_LOSSLESS}")
         if copied is None:
-            self._refuse("chunk has to be an object, not null")
+            self._refuse("a chunk has to be a JSON object")
         self._pack(int(time), _type_of(copied), copied)
         self._last_time = int(time)
         self._count += 1
@@ -83,10 +89,7 @@ class Packer:
             elif type(item) is dict:
                 self.push(item.get("time", MISSING), item.get("chunk", MISSING))
             else:
-                message = (
-                    f"a timed chunk has to be a pair or an object, not {quote(item)}"
-                )
-                self._refuse(message)
+                self._refuse("a timed chunk has to be an object with time and chunk")
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Return the records so far."""
@@ -98,7 +101,7 @@ class Packer:
 
     def _pack(self, time: int, kind: str | None, chunk: Any) -> None:
         if kind in ("text-delta", "reasoning-delta"):
-            index, text = self._index(chunk), self._string(chunk, "text")
+            index, text = self._index(chunk), self._string(chunk, "text", "delta")
             record = self._open_run(RUN_OF[kind], time, {"index": index})
             if record is None:
                 record = {"type": RUN_OF[kind], "time0": time, "index": index}
@@ -111,16 +114,13 @@ class Packer:
         elif kind in RAW_TYPES:
             self._push_raw(time, chunk)
         else:
-            found = quote(chunk.get("type", MISSING) if type(chunk) is dict else chunk)
-            message = f"chunk is of no known type: {found}"
-            raise UnknownChunkError(
-                message, None, None, None, None, None, None, self._count
-            )
+            raise UnknownChunkError(_UNKNOWN_TYPE, *(None,) * 6, self._count)
 
     def _pack_tool(self, time: int, chunk: dict[str, Any]) -> None:
-        index, call = self._index(chunk), self._string(chunk, "id")
-        named = {"name": self._string(chunk, "name")} if "name" in chunk else {}
-        fragment = self._string(chunk, "argumentsDelta")
+        kind = "tool-call-delta"
+        index, call = self._index(chunk), self._string(chunk, "id", kind)
+        named = {"name": self._string(chunk, "name", kind)} if "name" in chunk else {}
+        fragment = self._string(chunk, "argumentsDelta", kind)
         if call == "" or named.get("name") == "":
             self._push_raw(time, chunk)  # Records may not hold an empty id or name.
             return
@@ -150,19 +150,15 @@ class Packer:
         return last if same else None
 
     def _index(self, chunk: dict[str, Any]) -> int:
-        index = chunk.get("index", MISSING)
+        index = chunk.get("index")
         if not is_count(index):
-            self._refuse(
-                f"{chunk['type']}: index has to be a count, not {quote(index)}"
-            )
+            self._refuse("index of a delta has to be a count")
         return int(index)
 
-    def _string(self, chunk: dict[str, Any], key: str) -> str:
-        text = chunk.get(key, MISSING)
+    def _string(self, chunk: dict[str, Any], key: str, kind: str) -> str:
+        text = chunk.get(key)
         if type(text) is not str:
-            self._refuse(
-                f"{chunk['type']}: {key} has to be a string, not {quote(text)}"
-            )
+            self._refuse(f"{key} of a {kind} has to be a string")
         return text
 
 
@@ -188,8 +184,7 @@ def iter_expand(records: Sequence[Mapping[str, Any]], /) -> Iterator[TimedChunk]
 
 def _list_of(records: Any) -> Any:
     if type(records) is not list and type(records) is not tuple:
-        message = f"a stream has to be an array of records, not {quote(records)}"
-        _refuse(message, None)
+        _refuse("a stream has to be a list of records", None)
     return records
 
 
@@ -213,79 +208,74 @@ def check_record(record: Any, number: int) -> int:
         StreamError: It breaks a rule.
     """
     if type(record) is not dict:
-        _refuse(f"a record has to be an object, not {quote(record)}", number)
+        _refuse("a stream record has to be an object", number)
     kind = _type_of(record)
+    if kind == "chunk":
+        _check_keys(record, _CHUNK_KEYS, number)
+        _check_raw(record, number)
+        return 1
     if kind in ("text-chunks", "reasoning-chunks"):
         _check_keys(record, _TEXT_KEYS, number)
         return _check_run(record, "texts", number)
     if kind == "tool-call-chunks":
         _check_keys(record, _TOOL_KEYS | ({"name"} & record.keys()), number)
-        for key in ("id", "name"):
-            text = record.get(key, "absent")
-            if type(text) is not str or text == "":
-                message = (
-                    f"{kind}: {key} has to be a non-empty string, not {quote(text)}"
-                )
-                _refuse(message, number)
         return _check_run(record, "args", number)
-    if kind == "chunk":
-        _check_keys(record, _CHUNK_KEYS, number)
-        _check_raw(record, number)
-        return 1
-    message = f"a record of type {quote(record.get('type', MISSING))} is not known"
-    _refuse(message, number)
+    _refuse(
+        f"the type of a stream record has to be {_RECORD_TYPES}",
+        number,
+    )
 
 
 def _check_keys(record: dict[str, Any], keys: frozenset[str], number: int) -> None:
     if record.keys() != keys:
-        message = (
-            f"{record['type']}: the keys have to be exactly {', '.join(sorted(keys))}"
+        _refuse(
+            "a stream record has to have exactly the members of its type (spec 20 §2)",
+            number,
         )
-        _refuse(message, number)
 
 
 def _check_run(record: dict[str, Any], members_key: str, number: int) -> int:
-    kind, members, gaps = record["type"], record[members_key], record["dt"]
-    if type(members) is not list or not members:
-        message = f"{kind}: {members_key} has to be a non-empty array of strings"
-        _refuse(message, number)
-    for member in members:
-        if type(member) is not str:
-            message = f"{kind}: {members_key} has to hold strings, not {quote(member)}"
-            _refuse(message, number)
-    time = record["time0"]
+    members, gaps, time = record[members_key], record["dt"], record["time0"]
+    if (
+        type(members) is not list
+        or not members
+        or not all(type(member) is str for member in members)
+    ):
+        _refuse(
+            "the members of a run have to be an array of at least one string", number
+        )
+    for key in ("id", "name"):
+        text = record.get(key, "absent")
+        if type(text) is not str or text == "":
+            _refuse(
+                f"{key} of a tool-call-chunks record has to be a string that is not empty",
+                number,
+            )
     if not is_safe_integer(time):
-        message = f"{kind}: time0 has to be a safe integer, not {quote(time)}"
-        _refuse(message, number)
+        _refuse("time0 of a run has to be a safe integer", number)
     if not is_count(record["index"]):
-        message = f"{kind}: index has to be a count, not {quote(record['index'])}"
-        _refuse(message, number)
+        _refuse("index of a run has to be a count", number)
     if type(gaps) is not list or len(gaps) != len(members) - 1:
-        message = f"{kind}: dt has to be an array of {len(members) - 1} differences"
-        _refuse(message, number)
+        _refuse(_BAD_DT, number)
     time = int(time)
     for gap in gaps:
         if not is_safe_integer(gap):
-            message = f"{kind}: dt has to hold safe integers, not {quote(gap)}"
-            _refuse(message, number)
+            _refuse("dt of a run has to hold safe integers", number)
         time += int(gap)
         if not is_safe_integer(time):
-            _refuse(f"{kind}: time {time} is no safe integer", number)
+            _refuse("every time of a run has to be a safe integer", number)
     return len(members)
 
 
 def _check_raw(record: dict[str, Any], number: int) -> None:
     if not is_safe_integer(record["time"]):
-        message = f"chunk: time has to be a safe integer, not {quote(record['time'])}"
-        _refuse(message, number)
+        _refuse("time of a chunk record has to be a safe integer", number)
     if type(record["chunk"]) is not dict:
-        message = f"chunk: chunk has to be an object, not {quote(record['chunk'])}"
-        _refuse(message, number)
+        _refuse("chunk of a chunk record has to be an object", number)
     try:
         copy_lossless(record["chunk"])
-    except ValueError as error:
-        message = f"chunk: chunk has to be lossless JSON, but {error}"
-        _refuse(message, number)
+    except ValueError:
+        _refuse(f"chunk of a chunk record {_LOSSLESS}", number)
 
 
 def _members(record: dict[str, Any]) -> Iterator[TimedChunk]:
@@ -353,7 +343,10 @@ def join_text(records: Sequence[Mapping[str, Any]], /) -> str:
         if kind == "text-chunks":
             fragments += _strings(record, "texts")
         elif kind == "chunk" and _type_of(record.get("chunk")) == "text-delta":
-            fragments.append(_string(record["chunk"], "text"))
+            text = record["chunk"].get("text")
+            if type(text) is not str:
+                _refuse("text of a text-delta has to be a string", None)
+            fragments.append(text)
     return join_fragments(fragments)
 
 
@@ -446,35 +439,38 @@ def _text_of(holder: dict[str, Any], key: str) -> str:
 def _kind_of(record: Any) -> str:
     kind = _type_of(record)
     if kind != "chunk" and kind not in DELTA_OF:
-        _refuse(f"{quote(record)} is no stream record", None)
+        _refuse(
+            f"a stream record has to be an object of type {_RECORD_TYPES}",
+            None,
+        )
     return kind
 
 
 def _run_of(record: Any) -> str:
     kind = _kind_of(record)
     if kind == "chunk":
-        _refuse("a raw chunk record is no run", None)
+        _refuse("the record has to be a run, but is a chunk", None)
     return kind
 
 
 def _time(record: Any, key: str) -> int:
-    time = record.get(key, MISSING)
+    time = record.get(key)
     if not is_safe_integer(time):
-        _refuse(f"{key} has to be a safe integer, not {quote(time)}", None)
+        _refuse("the time of a record has to be a safe integer", None)
     return int(time)
 
 
-def _string(holder: Any, key: str) -> str:
-    text = holder.get(key, MISSING)
+def _string(holder: Any, key: str, what: str) -> str:
+    text = holder.get(key)
     if type(text) is not str:
-        _refuse(f"{key} has to be a string, not {quote(text)}", None)
+        _refuse(f"{what} has to be a string", None)
     return text
 
 
 def _strings(record: Any, key: str) -> list[str]:
-    members = record.get(key, MISSING)
+    members = record.get(key)
     if type(members) is not list or not all(type(text) is str for text in members):
-        _refuse(f"{key} has to be an array of strings", None)
+        _refuse("the members of a run have to be an array of strings", None)
     return members
 
 
@@ -482,12 +478,13 @@ def _time_of_first(record: Any, key: str, wanted: Any) -> int | None:
     """Return the time of the first member that is wanted."""
     for position, text in enumerate(_strings(record, key)):
         if wanted(text):
-            gaps = record.get("dt", MISSING)
+            gaps = record.get("dt")
             if type(gaps) is not list or len(gaps) < position:
-                _refuse(f"dt has to be an array of {position} differences", None)
+                _refuse(_BAD_DT, None)
+            time = _time(record, "time0")
             if not all(is_safe_integer(gap) for gap in gaps[:position]):
-                _refuse("dt has to hold safe integers", None)
-            return _time(record, "time0") + sum(int(gap) for gap in gaps[:position])
+                _refuse("dt of a run has to hold safe integers", None)
+            return time + sum(int(gap) for gap in gaps[:position])
     return None
 
 
@@ -530,14 +527,18 @@ class _Partial:
                 "name": self.call_name,
                 "arguments": join_fragments(self.arguments),
             }
-        message = f"cannot assemble an open block of type {quote(self.block_type)}"
+        message = "a block of unknown type is still open, so it cannot be assembled"
         _refuse(message, None)
 
 
 def _index_text(index: Any) -> str:
     if is_number(index):
         return number_text(index)
-    return index if type(index) is str else quote(index)
+    if index is MISSING:
+        return "nothing"
+    if type(index) is list or type(index) is dict:
+        return "an array" if type(index) is list else "an object"
+    return index if type(index) is str else dump(index).decode()
 
 
 class Assembler:
@@ -642,24 +643,25 @@ class Assembler:
             self._finish = chunk.get("reason", MISSING)
             self._replay = chunk.get("replayState", MISSING)
         elif chunk is None:
-            _refuse("chunk has to be an object, not null", None)
+            _refuse("a chunk has to be an object", None)
         else:
-            found = quote(chunk.get("type", MISSING) if type(chunk) is dict else chunk)
-            message = f"chunk is of no known type: {found}"
-            raise UnknownChunkError(message)
+            raise UnknownChunkError(_UNKNOWN_TYPE, *(None,) * 7)
 
     def _add_text(self, chunk: dict[str, Any], block_type: str) -> None:
         key = _key_of(chunk)
         if not self._is_closed(key):
-            text = _string(chunk, "text")
+            text = _string(chunk, "text", _FRAGMENT)
             self._ensure(key, chunk, block_type).text.append(text)
 
     def _add_call(self, chunk: dict[str, Any]) -> None:
         key = _key_of(chunk)
         if self._is_closed(key):
             return
-        call, fragment = _string(chunk, "id"), _string(chunk, "argumentsDelta")
-        name = _string(chunk, "name") if "name" in chunk else ""
+        fragment = _string(chunk, "argumentsDelta", _FRAGMENT)
+        call = _string(chunk, "id", "id of a tool call")
+        name = ""
+        if "name" in chunk:
+            name = _string(chunk, "name", "name of a tool call")
         partial = self._ensure(key, chunk, "tool-call")
         partial.call_id = call
         partial.call_name = name or partial.call_name
@@ -668,7 +670,7 @@ class Assembler:
     def _close(self, chunk: dict[str, Any]) -> None:
         block = chunk.get("block")
         if block is None:
-            _refuse("block-end has to have a block", None)
+            _refuse("block of a block-end has to be an object", None)
         key = _key_of(chunk)
         if not self._is_closed(key):
             self._ensure(key, chunk, _type_of(block)).block = block

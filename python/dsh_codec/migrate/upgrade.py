@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from dsh_codec._backend import kernel
 from dsh_codec.errors import DshCodecError
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from dsh_codec.source import Source
 
 __all__ = ["Upgrade", "spool_upgrade", "upgrade"]
+
+
+DEEPER: Final = 2
+"""Levels that a settlement nests deeper than the rows of its chunks, which a limit of depth is
+for: the array of its stream, and the record. Spec: 50 §5.5."""
 
 
 class Upgrade:
@@ -68,7 +73,7 @@ class Upgrade:
             self.inherited_event_count = self._source_cut()
             return
         acceptance = Acceptance(self.header_fields)
-        max_depth = self._log.limits.max_depth
+        max_depth = self._log.limits.max_depth + DEEPER
         for made in self._events():
             if isinstance(made, bytes):
                 value = _event_of(made, max_depth)
@@ -92,7 +97,7 @@ class Upgrade:
         Raises:
             MigrationRefusedError, DshCodecError, OSError: As for iterating.
         """
-        max_depth = self._log.limits.max_depth
+        max_depth = self._log.limits.max_depth + DEEPER
         for made in self._events():
             if isinstance(made, bytes):
                 yield made
@@ -199,7 +204,7 @@ def _is_sound_text(data: Buffer, cut: int | None, limits: Limits) -> bool:
             mode="strict",
             level="read",
             generation=CURRENT_VERSION,
-            max_depth=limits.max_depth,
+            max_depth=limits.max_depth + DEEPER,
         )
     except DshCodecError:
         return False

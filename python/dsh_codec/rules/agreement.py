@@ -98,7 +98,7 @@ class AgreementMachine:
         stream = data.get("stream") if is_object(data) else None
         if not is_array(stream):
             message = "the settlement has no stream array"
-            raise StreamError(message)
+            raise StreamError(message, *(None,) * 7)
         self._kernel.expand(stream)
         assembler = self._kernel.Assembler()
         assembler.push_records(stream)

@@ -15,5 +15,8 @@ pub mod rules;
 pub mod sidecar;
 pub mod stream;
 
+#[cfg(test)]
+mod chance;
+
 pub use error::{Error, ErrorKind, Location, Result};
 pub use limits::Limits;

@@ -9,7 +9,7 @@ use dsh_codec_core::stream::Value;
 use dsh_codec_core::{Error, ErrorKind, Limits, Location};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString};
 
 use crate::buffer::InputBytes;
 use crate::errors::{KernelError, KernelResult};
@@ -296,20 +296,20 @@ fn unknown_key<T>(key: &Bound<'_, PyAny>) -> KernelResult<T> {
 
 #[cold]
 fn seq_gap<T>(got: Option<&Bound<'_, PyAny>>, expected: u64) -> KernelResult<T> {
+    let max_depth = Limits::default().max_depth as usize;
     let mut text = Vec::new();
     if let Some(got) = got {
-        let max_depth = Limits::default().max_depth as usize;
         // What is no JSON value is shown as none.
         if crate::write::write_value(got, max_depth, Spelling::Exact, &mut text).is_err() {
             text.clear();
         }
+        // A `float` stays one, also where it is an integer.
+        if got.is_exact_instance_of::<PyFloat>() && text.iter().all(|b| b.is_ascii_digit() || *b == b'-') {
+            text.extend_from_slice(b".0");
+        }
     }
+    let shown = core::show(Tape::new().read_text(&text, max_depth).ok());
     let got = String::from_utf8_lossy(&text).into_owned();
-    let shown = if got.is_empty() {
-        "none"
-    } else {
-        got.get(..64).unwrap_or(&got)
-    };
     let message =
         format!("expected seq {expected}, found {shown}: a row is missing, doubled or out of place");
     let kind = ErrorKind::SeqGap { expected, got };

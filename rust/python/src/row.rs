@@ -266,7 +266,7 @@ impl RowScanner {
 impl RowScanner {
     #[new]
     #[pyo3(signature = (*, mode = "recoverable", generation = None, check_streams = false, max_row_bytes = 268_435_456,
-        max_depth = 1024, max_packed_events = 16_777_216))]
+        max_depth = 1024, max_packed_events = 16_777_216, first_seq = 0))]
     fn new(
         mode: &str,
         generation: Option<Generation>,
@@ -274,6 +274,7 @@ impl RowScanner {
         max_row_bytes: u64,
         max_depth: u32,
         max_packed_events: u64,
+        first_seq: u64,
     ) -> PyResult<Self> {
         let limits = Limits {
             max_row_bytes,
@@ -282,7 +283,9 @@ impl RowScanner {
             ..Limits::default()
         };
         let options = scan_options(mode, generation, check_streams, limits)?;
-        Ok(Self(Mutex::new(core::RowScanner::new(options))))
+        let mut scanner = core::RowScanner::new(options);
+        scanner.begin_at(first_seq);
+        Ok(Self(Mutex::new(scanner)))
     }
 
     /// The header, once its row is complete.

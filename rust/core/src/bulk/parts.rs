@@ -459,6 +459,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use crate::chance::Chance;
     use std::fmt::Write as _;
     use std::num::NonZero;
     use std::ops::ControlFlow;
@@ -471,22 +472,6 @@ mod tests {
     use crate::row::Mode;
 
     const UNSEEDED: &str = "{\"type\":\"session\",\"version\":4,\"id\":\"s\",\"createdAt\":0,\"isSeeded\":false,\"delegationDepth\":0}\n";
-
-    /// Numbers that look random and are the same for a seed.
-    struct Chance(u64);
-
-    impl Chance {
-        fn below(&mut self, limit: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            usize::try_from(self.0 >> 33).unwrap() % limit.max(1)
-        }
-
-        fn is(&mut self, of: usize) -> bool {
-            self.below(of) == 0
-        }
-    }
 
     fn header(chance: &mut Chance, generation: usize) -> String {
         let members = match generation {

@@ -102,26 +102,11 @@ pub(super) fn is_lossless(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::chance::Chance;
     use std::fmt::Write as _;
 
     use super::super::{Node, Tape};
     use super::behind_container;
-
-    /// Numbers that look random and are the same for a seed.
-    struct Chance(u64);
-
-    impl Chance {
-        fn below(&mut self, limit: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            usize::try_from(self.0 >> 33).unwrap() % limit
-        }
-
-        fn of<'a>(&mut self, texts: &[&'a str]) -> &'a str {
-            texts[self.below(texts.len())]
-        }
-    }
 
     fn value(chance: &mut Chance, depth: usize, out: &mut String) {
         let strings = [

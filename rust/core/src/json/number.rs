@@ -98,6 +98,20 @@ pub fn write_double(value: f64, out: &mut Vec<u8>) {
     }
 }
 
+/// A number for a message: as JavaScript spells it, but for those that JSON does not keep.
+#[cold]
+pub(crate) fn show_double(value: f64) -> String {
+    if is_negative_zero(value) {
+        return "-0".into();
+    }
+    if !value.is_finite() {
+        return "beyond every number".into();
+    }
+    let mut out = Vec::new();
+    write_double(value, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -274,21 +274,6 @@ impl Sink for Lossless {
     const PACKED: bool = true;
 
     #[inline(always)]
-    fn null(&mut self, _at: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn boolean(&mut self, _value: bool, _at: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn integer(&mut self, _value: i64, _at: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
     fn number(&mut self, _start: usize, _end: usize) -> Flow {
         Err(Stopped)
     }
@@ -342,11 +327,6 @@ impl Sink for Lossless {
     #[inline(always)]
     fn end_object(&mut self, _end: usize) -> Flow {
         self.depth -= 1;
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn string_array(&mut self, _start: usize, _end: usize, _shape: StringShape) -> Flow {
         Ok(())
     }
 

@@ -22,7 +22,8 @@ pub struct Span {
     pub high: bool,
 }
 
-/// Receiver of the parts of one JSON value, in order. All positions are bytes of the input.
+/// Receiver of the parts of one JSON value, in order. All positions are bytes of the input. What a sink does not
+/// implement is nothing to it.
 #[allow(
     clippy::missing_errors_doc,
     reason = "every method fails for the same reason, see `Stopped`"
@@ -32,25 +33,49 @@ pub trait Sink {
     const PACKED: bool;
 
     /// `null`.
-    fn null(&mut self, at: usize) -> Flow;
+    #[inline(always)]
+    fn null(&mut self, _at: usize) -> Flow {
+        Ok(())
+    }
     /// `true` or `false`.
-    fn boolean(&mut self, value: bool, at: usize) -> Flow;
+    #[inline(always)]
+    fn boolean(&mut self, _value: bool, _at: usize) -> Flow {
+        Ok(())
+    }
     /// An integer literal of at most 15 digits that is not −0.
-    fn integer(&mut self, value: i64, at: usize) -> Flow;
+    #[inline(always)]
+    fn integer(&mut self, _value: i64, _at: usize) -> Flow {
+        Ok(())
+    }
     /// Any other number literal.
-    fn number(&mut self, start: usize, end: usize) -> Flow;
+    #[inline(always)]
+    fn number(&mut self, _start: usize, _end: usize) -> Flow {
+        Ok(())
+    }
     /// A string value; `raw` is what stands between its quotes.
     fn string(&mut self, span: Span, raw: &[u8]) -> Flow;
     /// The key of the member whose value comes next.
     fn key(&mut self, span: Span, raw: &[u8]) -> Flow;
     /// `[`
-    fn begin_array(&mut self, at: usize) -> Flow;
+    #[inline(always)]
+    fn begin_array(&mut self, _at: usize) -> Flow {
+        Ok(())
+    }
     /// `]`; `end` is the byte behind it.
-    fn end_array(&mut self, end: usize) -> Flow;
+    #[inline(always)]
+    fn end_array(&mut self, _end: usize) -> Flow {
+        Ok(())
+    }
     /// `{`
-    fn begin_object(&mut self, at: usize) -> Flow;
+    #[inline(always)]
+    fn begin_object(&mut self, _at: usize) -> Flow {
+        Ok(())
+    }
     /// `}`; `end` is the byte behind it.
-    fn end_object(&mut self, end: usize) -> Flow;
+    #[inline(always)]
+    fn end_object(&mut self, _end: usize) -> Flow {
+        Ok(())
+    }
     /// `[]`, which takes the bytes from `start` to `end`.
     #[inline(always)]
     fn empty_array(&mut self, start: usize, end: usize) -> Flow {
@@ -70,9 +95,15 @@ pub trait Sink {
         None
     }
     /// A whole array of one or more strings, checked.
-    fn string_array(&mut self, start: usize, end: usize, shape: StringShape) -> Flow;
+    #[inline(always)]
+    fn string_array(&mut self, _start: usize, _end: usize, _shape: StringShape) -> Flow {
+        Ok(())
+    }
     /// A whole array of one or more integers of at most 15 digits, checked.
-    fn integer_array(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow;
+    #[inline(always)]
+    fn integer_array(&mut self, _start: usize, _end: usize, _shape: IntegerShape) -> Flow {
+        Ok(())
+    }
 }
 
 /// What is known of an array of strings without reading them.

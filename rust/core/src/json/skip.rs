@@ -3,7 +3,7 @@
 use super::blocks::{Blocks, Task, dispatch};
 use super::reader::{Open, read_value};
 use super::records::{Lossless, ReadRecords, Records};
-use super::sink::{Flow, IntegerShape, Sink, Span, StringShape};
+use super::sink::{Flow, Sink, Span};
 use super::tape::may_be_retired;
 
 /// Room for what is nested, used again from value to value.
@@ -92,26 +92,6 @@ impl Sink for Seen {
     const PACKED: bool = true;
 
     #[inline(always)]
-    fn null(&mut self, _at: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn boolean(&mut self, _value: bool, _at: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn integer(&mut self, _value: i64, _at: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn number(&mut self, _start: usize, _end: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
     fn string(&mut self, span: Span, raw: &[u8]) -> Flow {
         self.may_be_retired |= may_be_retired(span, raw);
         Ok(())
@@ -122,36 +102,6 @@ impl Sink for Seen {
         let head = raw.first_chunk().map_or(0, |head| u32::from_le_bytes(*head));
         self.may_be_ruled |=
             span.escaped | (head == u32::from_le_bytes(*b"syst")) | (head == u32::from_le_bytes(*b"defe"));
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn begin_array(&mut self, _at: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn end_array(&mut self, _end: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn begin_object(&mut self, _at: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn end_object(&mut self, _end: usize) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn string_array(&mut self, _start: usize, _end: usize, _shape: StringShape) -> Flow {
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn integer_array(&mut self, _start: usize, _end: usize, _shape: IntegerShape) -> Flow {
         Ok(())
     }
 }

@@ -74,7 +74,7 @@ impl Check<'_> {
             .tape
             .read_row(rest, self.limits.max_depth as usize)
             .and_then(|end| end_of_line(rest, end))
-            .map_err(|fault| syntax_error(fault, self.at as u64, self.limits))?;
+            .map_err(|fault| syntax_error("row", fault, self.at as u64, self.limits))?;
         let line = rest.get(..end).unwrap_or_default();
         let row = self.tape.root(line);
         let Some(envelope) = Envelope::of(row) else {

@@ -3,8 +3,8 @@
 use super::admission::admit;
 use super::seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
 use crate::error::{Error, ErrorKind, Result};
-use crate::json::number::write_double;
-use crate::json::{Node, Tape, write_node};
+use crate::json::number::{show_double, write_double};
+use crate::json::{Kind, Node, Tape, write_node};
 
 /// The members of a row that is an object; the last value where a key is repeated.
 #[derive(Clone, Copy)]
@@ -94,14 +94,30 @@ impl<'a> Envelope<'a> {
     /// The error of a row that does not carry the expected seq.
     #[cold]
     pub(crate) fn seq_gap(&self, expected: u64) -> Error {
-        let got = self.seq.map_or_else(String::new, json_of);
-        let shown = if got.is_empty() {
-            "none"
-        } else {
-            got.get(..64).unwrap_or(&got)
-        };
-        let message = format!("the row has seq {shown}, expected {expected}");
-        Error::new(ErrorKind::SeqGap { expected, got }, message)
+        seq_gap("the row has", self.seq, expected)
+    }
+}
+
+/// The error of a row that starts at another seq than the expected one.
+#[cold]
+pub(super) fn seq_gap(row: &str, seq: Option<Node<'_>>, expected: u64) -> Error {
+    let got = seq.map_or_else(String::new, json_of);
+    let message = format!("{row} seq {}, expected {expected}", show(seq));
+    Error::new(ErrorKind::SeqGap { expected, got }, message)
+}
+
+/// What a value is, for messages: literals as JSON spells them, all other values by kind.
+#[must_use]
+pub fn show(value: Option<Node<'_>>) -> String {
+    let Some(value) = value else {
+        return "none".into();
+    };
+    match value.kind() {
+        Kind::Number => show_double(value.number().unwrap_or_default()),
+        Kind::Text => "a string".into(),
+        Kind::Array => "an array".into(),
+        Kind::Object => "an object".into(),
+        Kind::Null | Kind::Boolean => json_of(value),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::error::{Error, ErrorKind, Location, Result};
-use crate::json::number::double;
+use crate::json::number::{double, show_double};
 use crate::json::{BlockTask, Blocks, Cursor, Fault, FaultKind, Kind, Node, Tape, run_blocks};
 use crate::limits::Limits;
 
@@ -40,13 +40,10 @@ fn refuse(message: impl Into<Cow<'static, str>>) -> Error {
 
 #[cold]
 fn newer(found: f64) -> Error {
-    let shown = if found.is_finite() {
-        found.to_string()
-    } else {
-        "beyond every number".to_owned()
-    };
-    let message =
-        format!("the log has format version {shown}; the highest supported one is {CURRENT_GENERATION}");
+    let message = format!(
+        "the log has format version {}; the highest supported one is {CURRENT_GENERATION}",
+        show_double(found)
+    );
     Error::new(ErrorKind::NewerFormat { found }, message).located(Location {
         line: Some(1),
         offset: Some(0),
@@ -54,18 +51,19 @@ fn newer(found: f64) -> Error {
     })
 }
 
-/// The error for a row that is not JSON; `offset` is that of the row.
+/// The error for a row that is not JSON; `what` names it and `offset` is where it starts.
 #[cold]
-pub(crate) fn syntax_error(fault: Fault, offset: u64, limits: &Limits) -> Error {
+pub(crate) fn syntax_error(what: &str, fault: Fault, offset: u64, limits: &Limits) -> Error {
     let at = offset + fault.at as u64;
     match fault.kind {
         FaultKind::Unexpected(expected) => Error::new(
             ErrorKind::Syntax,
-            format!("the row is not JSON: expected {expected} at byte {at}"),
+            format!("the {what} is not JSON: expected {expected} at byte {at}"),
         )
         .with_rule("10 §1"),
         FaultKind::End => {
-            Error::new(ErrorKind::Syntax, "the row is not JSON: it ends inside a value").with_rule("10 §1")
+            let message = format!("the {what} is not JSON: it ends inside a value");
+            Error::new(ErrorKind::Syntax, message).with_rule("10 §1")
         }
         FaultKind::TooDeep => Error::limit(
             "max_depth",
@@ -183,11 +181,10 @@ fn read_text(text: &[u8], wanted: Option<u8>, limits: &Limits, tape: &mut Tape) 
     let header = tape
         .read_text(text, limits.max_depth as usize)
         .map_err(|fault| match fault.kind {
-            FaultKind::TooDeep | FaultKind::Stopped => syntax_error(fault, 0, limits).located(START),
-            _ => refuse("the header row is not JSON").located(Location {
-                offset: Some(fault.at as u64),
-                ..Location::default()
-            }),
+            FaultKind::TooDeep | FaultKind::Stopped => {
+                syntax_error("header row", fault, 0, limits).located(START)
+            }
+            _ => refuse(syntax_error("header row", fault, 0, limits).message().to_owned()),
         })?;
     if !header.is_object() {
         return Err(refuse("the header row is no JSON object"));
@@ -202,7 +199,8 @@ fn read_text(text: &[u8], wanted: Option<u8>, limits: &Limits, tape: &mut Tape) 
     let generation = match (wanted, number) {
         (Some(CURRENT_GENERATION), Some(found)) if found < current => {
             let message = format!(
-                "the log has format version {found}, which a native read of version 4 does not take; migrate it"
+                "the log has format version {}, which a native read of version 4 does not take; migrate it",
+                show_double(found)
             );
             return Err(Error::new(ErrorKind::Unsupported, message).located(Location {
                 line: Some(1),

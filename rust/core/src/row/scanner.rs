@@ -231,6 +231,12 @@ impl RowScanner {
         }
     }
 
+    /// Lets the first row stand at another seq than 0: of the text that follows, the rows before it are left out. To
+    /// be called before anything is fed.
+    pub fn begin_at(&mut self, seq: u64) {
+        self.totals.event_count = seq;
+    }
+
     /// Starts again with another text, in the room that the last one took.
     pub(crate) fn restart(&mut self, options: ScanOptions, level: Level) {
         self.clear();
@@ -493,7 +499,7 @@ impl RowScanner {
                 }
             }
             Err(fault) => {
-                let error = syntax_error(fault, offset, &self.options.limits);
+                let error = syntax_error("row", fault, offset, &self.options.limits);
                 if matches!(error.kind(), ErrorKind::Limit { .. }) {
                     Err(error)
                 } else {
@@ -801,9 +807,8 @@ impl RowScanner {
         }
         let expected = self.totals.event_count;
         if packed.first_seq != expected {
-            let got = packed.first_seq.to_string();
-            let message = format!("the packed row starts at seq {got}, expected {expected}");
-            let gap = Error::new(ErrorKind::SeqGap { expected, got }, message).with_rule("10 §5.3");
+            let gap = envelope::seq_gap("the packed row starts at", row.member("seq0"), expected);
+            let gap = gap.with_rule("10 §5.3");
             return self.record(Pending::Decoded, gap, offset);
         }
         if self.options.check_streams {

@@ -221,6 +221,7 @@ fn head(key: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use crate::chance::Chance;
     use std::fmt::Write as _;
 
     use super::super::super::has_canonical_strings;
@@ -241,22 +242,6 @@ mod tests {
 
         fn respell(&mut self) {
             self.is_respelled = true;
-        }
-    }
-
-    /// Numbers that look random and are the same for a seed.
-    struct Chance(u64);
-
-    impl Chance {
-        fn below(&mut self, limit: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            usize::try_from(self.0 >> 33).unwrap() % limit
-        }
-
-        fn of<'a>(&mut self, texts: &[&'a str]) -> &'a str {
-            texts[self.below(texts.len())]
         }
     }
 

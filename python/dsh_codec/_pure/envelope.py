@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from dsh_codec._pure.quote import MISSING, quote
 from dsh_codec.errors import RowError, SeqGapError
 from dsh_codec.values import is_count, is_number, is_sint
 
@@ -47,9 +48,10 @@ def check_envelope(
         message = "the type of a row has to be a string"
         raise _fault(message, seq)
     if not is_number(row.get("seq")) or row["seq"] != seq:
-        got = row.get("seq")
-        message = f"expected seq {seq}, found {got!r:.64}: a row is missing, doubled or out of place"
-        raise SeqGapError(message, None, None, None, seq, None, "10 §5.1", seq, got)
+        got = row.get("seq", MISSING)
+        message = f"expected seq {seq}, found {quote(got)}: a row is missing, doubled or out of place"
+        found = None if got is MISSING else got
+        raise SeqGapError(message, None, None, None, seq, None, "10 §5.1", seq, found)
     if not is_sint(row.get("time")):
         message = (
             "the time of a row has to be a safe integer (milliseconds), and not -0"
