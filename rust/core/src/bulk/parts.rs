@@ -516,6 +516,31 @@ mod tests {
                 }
                 5 => ("session/end-seed", format!(r#"{{"inherited":{}}}"#, chance.is(2))),
                 6 => ("todo/write", format!(r#"{{"items":["{text}"]}}"#)),
+                7 if generation == 4 => {
+                    let call =
+                        format!(r#"{{"type":"tool-call","id":"c{number}","name":"n","arguments":"{{}}"}}"#);
+                    let end = format!(r#"{{"type":"block-end","index":0,"block":{call}}}"#);
+                    let source = r#"{"kind":"model","provider":"p","model":"m"}"#;
+                    let answer = format!(
+                        r#"{{{place},"message":{{"role":"assistant","content":[{call}],"source":{source},"id":"a"}},"stream":[{{"type":"chunk","time":1,"chunk":{end}}}]}}"#
+                    );
+                    let result = format!(
+                        r#"{{{place},"message":{{"role":"tool","source":{{"kind":"tool","callId":"c{number}"}},"toolCallId":"c{number}","content":[{{"type":"text","text":"{text}"}}],"id":"r"}}}}"#
+                    );
+                    let started =
+                        format!(r#"{{{place},"callId":"c{number}","name":"n","arguments":"{{}}"}}"#);
+                    for (kind, data, op) in [
+                        ("assistant/message", answer, r#","surfaceOp":"append""#),
+                        ("tool/call", started, ""),
+                        ("tool/result", result, r#","surfaceOp":"append""#),
+                    ] {
+                        rows.push(format!(
+                            r#"{{"type":"{kind}","seq":{seq},"time":{time},"data":{data}{op}}}"#
+                        ));
+                        seq += 1;
+                    }
+                    continue;
+                }
                 7 => (
                     "tool/call",
                     format!(r#"{{{place},"callId":"c{number}","name":"n","arguments":"{{}}"}}"#),

@@ -25,6 +25,7 @@ pub use canonical::Sink as CanonicalSink;
 pub(crate) use canonical::has_canonical_strings;
 pub(crate) use cursor::Cursor;
 pub use reader::{Fault, FaultKind};
+pub(crate) use records::Places as RecordPlaces;
 pub use sink::{Flow, IntegerShape, Sink, Span, Stopped, StringShape};
 pub(crate) use skip::{Nesting, Skipped, skip_records, skip_value};
 pub(crate) use spell::push_literal;

@@ -42,6 +42,22 @@ pub(super) struct Noted {
     pub(super) finish: Range<usize>,
 }
 
+/// Who is told where the parts of a stream are, in their order.
+pub(crate) trait Places {
+    /// A run, or the start of a block, with this index.
+    fn block(&mut self, index: i64);
+    /// Any other chunk, from one byte to another.
+    fn chunk(&mut self, start: usize, end: usize);
+}
+
+impl Places for () {
+    #[inline(always)]
+    fn block(&mut self, _index: i64) {}
+
+    #[inline(always)]
+    fn chunk(&mut self, _start: usize, _end: usize) {}
+}
+
 /// Reads the array at `start`; None if it is anything else than valid records in the expected spelling.
 pub(super) struct ReadRecords<'t, 'b, V> {
     pub(super) bytes: &'b [u8],
@@ -64,6 +80,8 @@ pub(super) trait Values: Sink {
     ) -> Result<Option<(usize, StringShape)>, Fault>;
     /// The gaps of a run stand there.
     fn gaps(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow;
+    /// A run, or the start of a block, has this index.
+    fn block(&mut self, index: i64);
     /// The value of an array or object starts.
     fn start(&mut self);
     /// It stood there.
@@ -137,7 +155,9 @@ impl<B: Blocks, V: Values> Reader<'_, '_, B, V> {
         }
         let time0 = cursor.integer()?;
         cursor.literal(b",\"index\":")?;
-        u64::try_from(cursor.integer()?).ok()?;
+        let index = cursor.integer()?;
+        u64::try_from(index).ok()?;
+        self.values.block(index);
         cursor.literal(b",\"dt\":[")?;
         let mut gaps = 0;
         if cursor.literal(b"]").is_none() {
@@ -204,10 +224,12 @@ impl<B: Blocks, V: Values> Reader<'_, '_, B, V> {
     #[inline(always)]
     fn block_start(&mut self) -> Option<()> {
         self.cursor.literal(b"{\"type\":\"block-start\",\"index\":")?;
-        self.cursor.integer()?;
+        let index = self.cursor.integer()?;
         self.cursor.literal(b",\"blockType\":\"")?;
         self.string()?;
-        self.cursor.literal(b"}")
+        self.cursor.literal(b"}")?;
+        self.values.block(index);
+        Some(())
     }
 }
 
@@ -219,8 +241,8 @@ enum ChunkType {
 }
 
 /// Takes values that are surely lossless: no number but integers other than −0. Spec 10 §1.2.
-#[derive(Default)]
-pub(super) struct Lossless {
+pub(super) struct Lossless<P> {
+    places: P,
     may_be_retired: bool,
     /// Open arrays and objects.
     depth: usize,
@@ -231,7 +253,20 @@ pub(super) struct Lossless {
     noted: Noted,
 }
 
-impl Values for Lossless {
+impl<P> Lossless<P> {
+    pub(super) fn of(places: P) -> Self {
+        Self {
+            places,
+            may_be_retired: false,
+            depth: 0,
+            is_type: false,
+            chunk_type: None,
+            noted: Noted::default(),
+        }
+    }
+}
+
+impl<P: Places> Values for Lossless<P> {
     #[inline(always)]
     fn read_strings<B: Blocks>(
         blocks: B,
@@ -247,10 +282,16 @@ impl Values for Lossless {
     }
 
     #[inline(always)]
+    fn block(&mut self, index: i64) {
+        self.places.block(index);
+    }
+
+    #[inline(always)]
     fn start(&mut self) {}
 
     #[inline(always)]
     fn end(&mut self, start: usize, end: usize) -> Flow {
+        self.places.chunk(start, end);
         match self.chunk_type.take() {
             Some(ChunkType::Usage) => self.noted.usage = start..end,
             Some(ChunkType::Finish) => self.noted.finish = start..end,
@@ -270,7 +311,7 @@ impl Values for Lossless {
     }
 }
 
-impl Sink for Lossless {
+impl<P: Places> Sink for Lossless<P> {
     const PACKED: bool = true;
 
     #[inline(always)]
@@ -411,6 +452,9 @@ impl Values for Spelled<'_> {
     fn gaps(&mut self, start: usize, end: usize, shape: IntegerShape) -> Flow {
         self.integer_array(start, end, shape)
     }
+
+    #[inline(always)]
+    fn block(&mut self, _index: i64) {}
 
     #[inline(always)]
     fn start(&mut self) {

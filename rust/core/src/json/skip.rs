@@ -2,7 +2,7 @@
 
 use super::blocks::{Blocks, Task, dispatch};
 use super::reader::{Open, read_value};
-use super::records::{Lossless, ReadRecords, Records};
+use super::records::{Lossless, Places, ReadRecords, Records};
 use super::sink::{Flow, Sink, Span};
 use super::tape::may_be_retired;
 
@@ -66,11 +66,12 @@ pub(crate) fn skip_value(
 
 /// Reads the array at a byte of a row if it is a stream of valid records, as the harness spells them.
 #[inline(never)]
-pub(crate) fn skip_records(
+pub(crate) fn skip_records<P: Places>(
     bytes: &[u8],
     start: usize,
     max_depth: usize,
     nesting: &mut Nesting,
+    places: P,
 ) -> Option<Records> {
     let open = &mut nesting.0;
     (max_depth > 1).then_some(())?;
@@ -79,7 +80,7 @@ pub(crate) fn skip_records(
         start,
         max_depth: max_depth - 1,
         open,
-        values: Lossless::default(),
+        values: Lossless::of(places),
     })
 }
 

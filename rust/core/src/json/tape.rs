@@ -421,7 +421,7 @@ impl Tape {
                 start,
                 max_depth,
                 open,
-                values: Lossless::default(),
+                values: Lossless::of(()),
             }),
             Records::Spelled => dispatch(ReadRecords {
                 bytes,
@@ -840,6 +840,10 @@ impl<'a> Node<'a> {
             a: start,
             b: end,
         };
+        Self::lone_in(bytes, word)
+    }
+
+    fn lone_in(bytes: &'a [u8], word: Word) -> Self {
         Self {
             bytes,
             words: &[],
@@ -848,14 +852,44 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// A string that stands in some bytes.
+    pub(crate) fn of_span(bytes: &'a [u8], span: Span) -> Self {
+        // Rows are limited to below 4 GiB.
+        let [a, b] = [span.start, span.end].map(|place| u32::try_from(place).unwrap_or(u32::MAX));
+        Self::lone_in(
+            bytes,
+            Word {
+                tag: Tag::Text,
+                flag: span.escaped,
+                high: span.high,
+                a,
+                b,
+            },
+        )
+    }
+
+    /// An object that stands in some bytes of a row.
+    pub(crate) fn of_object(bytes: &'a [u8], (start, end): (usize, usize)) -> Self {
+        let [a, b] = [start, end].map(|place| u32::try_from(place).unwrap_or(u32::MAX));
+        Self::lone_in(
+            bytes,
+            Word {
+                tag: Tag::LazyObject,
+                a,
+                b,
+                ..NOTHING
+            },
+        )
+    }
+
+    /// An integer.
+    pub(crate) fn of_integer(value: i64) -> Self {
+        Self::lone_in(b"", integer_word(value))
+    }
+
     /// The value `null`.
     pub(crate) fn null() -> Self {
-        Self {
-            bytes: b"null",
-            words: &[],
-            at: usize::MAX,
-            word: NOTHING,
-        }
+        Self::lone_in(b"null", NOTHING)
     }
 
     /// The value that was parsed, of which this one is a part.

@@ -4,6 +4,7 @@ mod admission;
 mod batch;
 mod envelope;
 mod header;
+mod notes;
 mod packed;
 mod quick;
 mod quick_event;
@@ -20,5 +21,6 @@ pub use scanner::{Accept, Issue, Mode, Row, RowScanner, ScanOptions, ScanResult,
 pub(crate) use scanner::{Part, Unseen};
 pub use seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
 
+pub(crate) use notes::{NotedResult, NotedRow, StreamNotes, StreamPart, Wanted};
 pub(crate) use packed::{decode as decode_packed, last_time as last_packed_time};
 pub(crate) use quick::{Delta, DeltaKind, delta_of};

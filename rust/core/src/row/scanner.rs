@@ -6,6 +6,7 @@ pub(crate) use part::Part;
 
 use super::envelope::{self, Envelope};
 use super::header::{CURRENT_GENERATION, Header, read_header, syntax_error};
+use super::notes::{NotedRow, Wanted};
 use super::quick::{self, ChunkRow};
 use super::quick_event::{self, EventRow};
 use super::seq_ranges::{SeqCodec, decode_seqs};
@@ -13,7 +14,7 @@ use super::{admission, packed, third};
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::json::{Fault, FaultKind, Node, Tape};
 use crate::limits::{Limits, MAX_KEPT_FAULTS};
-use crate::rules::{Findings, Level, RuleCheck};
+use crate::rules::{Findings, Level, RuleCheck, agrees, wanted_for};
 use crate::stream::{StreamCounts, check_stream};
 
 /// What happens at the first issue. Spec 10 §8.1.
@@ -517,17 +518,32 @@ impl RowScanner {
         Ok(Line::Taken(end + 1))
     }
 
-    /// The row at the start of some bytes, if it is one that can be judged without a tape and keeps every rule.
+    /// The row at the start of some bytes, if it is one that can be judged without a tape and keeps every rule that looks
+    /// at it alone.
     fn recognise<A: Accept>(&mut self, bytes: &[u8], accept: &A) -> Option<EventRow> {
         let max_depth = self.options.limits.max_depth as usize;
         let is_plain = !A::LOOKS
-            && self.level == Level::Scan
             && self.issue.is_none()
             && max_depth >= quick_event::DEPTH
             && self.header.as_ref()?.generation == CURRENT_GENERATION;
         is_plain.then_some(())?;
-        let looks_into = |event_type: &[u8]| accept.looks_into(event_type);
-        let event = quick_event::event_row(bytes, max_depth, &mut self.scratch, looks_into)?;
+        let level = self.level;
+        let wanted = |event_type: &[u8]| {
+            if accept.looks_into(event_type) {
+                Wanted::Parsed
+            } else {
+                wanted_for(event_type, level)
+            }
+        };
+        let event = quick_event::event_row(bytes, max_depth, &mut self.scratch, wanted)?;
+        let is_judged = match level {
+            Level::Scan => true,
+            Level::Full if event.stream.is_some() => {
+                event.notes.is_some() && agrees(bytes, &self.scratch.stream)
+            }
+            _ => event.notes.is_some(),
+        };
+        is_judged.then_some(())?;
         (event.seq == self.totals.event_count || self.starts_part()).then_some(event)
     }
 
@@ -771,6 +787,16 @@ impl RowScanner {
         self.rows_seen += 1;
         if let (Some(counts), true) = (event.stream, self.options.check_streams) {
             self.count_stream(counts);
+        }
+        let calls = &self.scratch.calls;
+        match (&mut self.rules, &mut self.part) {
+            (Some(rules), _) => {
+                if let Some(row) = NotedRow::of(bytes, event, calls) {
+                    rules.feed_noted(event.seq, &row);
+                }
+            }
+            (None, Some(part)) => part.take_noted(event, calls, offset),
+            (None, None) => {}
         }
         let raw = bytes.get(..event.len - 1).unwrap_or_default();
         let times = (Some(event.time), Some(event.time));

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::json::{Elements, Kind, Node};
+use crate::row::{NotedResult, NotedRow};
 
 /// Whether a value is a string with this text, given as WTF-8.
 #[inline]
@@ -155,6 +156,39 @@ fn write_canonical(value: Node<'_>, form: &Form, out: &mut Vec<u8>) {
     }
 }
 
+/// What [`write_canonical`] appends for the payload of a tool/result, its content left out.
+fn write_result(row: &NotedRow<'_>, result: &NotedResult<'_>, out: &mut Vec<u8>) {
+    let text = |node: Node<'_>, out: &mut Vec<u8>| write_text(&node.text().unwrap_or_default(), out);
+    out.push(b'{');
+    write_text(b"message", out);
+    out.push(b'{');
+    write_text(b"id", out);
+    text(result.id, out);
+    if let Some(is_error) = result.is_error {
+        write_text(b"isError", out);
+        out.push(if is_error { b't' } else { b'f' });
+    }
+    write_text(b"role", out);
+    write_text(b"tool", out);
+    write_text(b"source", out);
+    out.push(b'{');
+    write_text(b"callId", out);
+    text(result.call, out);
+    write_text(b"kind", out);
+    write_text(b"tool", out);
+    out.push(b'}');
+    write_text(b"toolCallId", out);
+    text(result.call, out);
+    out.push(b'}');
+    for (name, number) in [("step", row.step()), ("turn", row.turn())] {
+        if let Some(number) = number {
+            write_text(name.as_bytes(), out);
+            write_number(number, true, out);
+        }
+    }
+    out.push(b'}');
+}
+
 /// The next member in sorted order; of a repeated key the last one.
 fn next_member<'m, 'a>(
     members: &'m [(Cow<'a, [u8]>, Node<'a>)],
@@ -243,6 +277,13 @@ impl Hashers {
     /// Digest of a value, equal for equal values by [`is_equal`].
     pub(super) fn digest_value(&mut self, value: Node<'_>) -> Digest {
         self.digest_as(value, &Form::EXACT)
+    }
+
+    /// [`Hashers::digest_without_content`] of a row that was not parsed.
+    pub(super) fn digest_noted(&mut self, row: &NotedRow<'_>, result: &NotedResult<'_>) -> Digest {
+        self.buffer.clear();
+        write_result(row, result, &mut self.buffer);
+        self.digest(&self.buffer)
     }
 
     /// Digest of the payload of a `tool/result` that leaves `message.content` out, 0 and −0 alike. Spec 30 §5.1.

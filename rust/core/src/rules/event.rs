@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use crate::error::{Error, ErrorKind, Location};
 use crate::json::Node;
 use crate::json::number::double;
-use crate::row::Envelope;
+use crate::row::{Envelope, NotedRow, Wanted};
+
+use super::Level;
 
 macro_rules! event_types {
     ($($variant:ident $name:literal)*) => {
@@ -201,9 +203,65 @@ pub(super) struct Event<'r, 'a> {
     pub(super) step: Option<Node<'a>>,
     /// The message of a surface type, if it is an object.
     pub(super) message: Option<Message<'a>>,
+    /// Set if the row was not parsed. It then keeps every rule that looks at it alone, and what else is asked of it than
+    /// the members above is noted here.
+    pub(super) noted: Option<&'r NotedRow<'a>>,
+}
+
+/// How rows of a type are wanted for the rules of a level.
+#[inline]
+pub(crate) fn wanted_for(event_type: &[u8], level: Level) -> Wanted {
+    if level == Level::Scan {
+        return Wanted::Judged;
+    }
+    match EventType::of(event_type) {
+        EventType::AssistantMessage if level == Level::Full => Wanted::Compared,
+        EventType::AssistantAttempt if level == Level::Full => Wanted::Parsed,
+        EventType::UserMessage
+        | EventType::AssistantMessage
+        | EventType::AssistantAttempt
+        | EventType::ToolResult
+        | EventType::ToolCall
+        | EventType::TurnStart
+        | EventType::TurnEnd
+        | EventType::StepStart
+        | EventType::StepEnd
+        | EventType::Plain => Wanted::Noted,
+        EventType::Unknown => Wanted::NotedIfIgnorable,
+        _ => Wanted::Parsed,
+    }
 }
 
 impl<'r, 'a> Event<'r, 'a> {
+    /// The event of a row that was not parsed: of a message it has what is asked for in a row that is in order.
+    pub(super) fn of_noted(seq: u64, row: &'r Envelope<'a>, noted: &'r NotedRow<'a>) -> Self {
+        let name = row.event_type.and_then(|node| node.text());
+        let kind = EventType::of(name.as_deref().unwrap_or_default());
+        let source_kind = match kind {
+            EventType::UserMessage => Some(Node::of_text(b"user", 0, 4)),
+            _ => None,
+        };
+        let message = Message {
+            id: None,
+            role: None,
+            content: None,
+            source: None,
+            source_kind,
+            tool_call_id: noted.result().map(|result| result.call),
+            is_error: None,
+        };
+        Self {
+            seq,
+            kind,
+            row,
+            data: row.data,
+            turn: noted.turn(),
+            step: noted.step(),
+            message: kind.role().map(|_| message),
+            noted: Some(noted),
+        }
+    }
+
     pub(super) fn of(seq: u64, row: &'r Envelope<'a>) -> Self {
         let name = row.event_type.and_then(|node| node.text());
         let kind = EventType::of(name.as_deref().unwrap_or_default());
@@ -228,6 +286,7 @@ impl<'r, 'a> Event<'r, 'a> {
             turn,
             step,
             message,
+            noted: None,
         }
     }
 

@@ -236,49 +236,58 @@ impl Lifecycle {
     /// Takes the tool calls of an `assistant/message`.
     pub(super) fn advertise_calls(&mut self, event: &Event<'_, '_>) -> Option<Error> {
         let mut fault = self.require_step(event);
-        let mut note = |rule, text: &dyn Fn() -> String| {
-            if fault.is_none() {
-                fault = Some(event.refuse(rule, text()));
+        if let Some(noted) = event.noted {
+            for call in noted.calls() {
+                let found = self.advertise(event, call.map(Some));
+                fault = fault.or(found);
             }
-        };
-        let Some(content) = event.message.and_then(|message| array(message.content)) else {
-            note("L2.assistant", &|| {
-                "assistant/message has no content array".to_owned()
-            });
             return fault;
+        }
+        let refuse = |text| Some(event.refuse("L2.assistant", text));
+        let Some(content) = event.message.and_then(|message| array(message.content)) else {
+            return fault.or_else(|| refuse("assistant/message has no content array"));
         };
         for block in content.elements() {
             if !block.is_object() {
-                note("L2.assistant", &|| "a content block is no object".to_owned());
+                fault = fault.or_else(|| refuse("a content block is no object"));
                 continue;
             }
-            let [kind, id, name, arguments] = pick(block, ["type", "id", "name", "arguments"]);
-            if !is_word(kind, "tool-call") {
-                continue;
+            let [kind, call @ ..] = pick(block, ["type", "id", "name", "arguments"]);
+            if is_word(kind, "tool-call") {
+                let found = self.advertise(event, call);
+                fault = fault.or(found);
             }
-            let Some(text) = filled(id) else {
-                note("L2.tool-call", &|| "a tool-call block has no id".to_owned());
-                continue;
-            };
-            self.advertised += 1;
-            let mut call = PendingCall {
-                order: self.advertised,
-                name: Scalar::of(name),
-                arguments: keep_arguments(arguments, &mut self.argument_bytes, &self.hashers),
-                is_started: false,
-            };
-            let place = self.tools.entry(Id::of(&text));
-            if let std::collections::hash_map::Entry::Occupied(known) = &place {
-                call.order = known.get().order;
-                note("L2.tool-call", &|| {
-                    format!(
-                        "tool call {} is advertised again before its result",
-                        quote_text(&text)
-                    )
-                });
-            }
-            place.insert_entry(call);
         }
+        fault
+    }
+
+    /// Takes a tool call of an `assistant/message`: its id, name and arguments.
+    fn advertise(
+        &mut self,
+        event: &Event<'_, '_>,
+        [id, name, arguments]: [Option<Node<'_>>; 3],
+    ) -> Option<Error> {
+        let Some(text) = filled(id) else {
+            return Some(event.refuse("L2.tool-call", "a tool-call block has no id"));
+        };
+        self.advertised += 1;
+        let mut call = PendingCall {
+            order: self.advertised,
+            name: Scalar::of(name),
+            arguments: keep_arguments(arguments, &mut self.argument_bytes, &self.hashers),
+            is_started: false,
+        };
+        let place = self.tools.entry(Id::of(&text));
+        let mut fault = None;
+        if let std::collections::hash_map::Entry::Occupied(known) = &place {
+            call.order = known.get().order;
+            let text = format!(
+                "tool call {} is advertised again before its result",
+                quote_text(&text)
+            );
+            fault = Some(event.refuse("L2.tool-call", text));
+        }
+        place.insert_entry(call);
         fault
     }
 
@@ -288,7 +297,10 @@ impl Lifecycle {
             return Some(fault);
         }
         let rule = |text: String| Some(event.refuse("L2.tool-call", text));
-        let [id, name, arguments] = pick(data, ["callId", "name", "arguments"]);
+        let [id, name, arguments] = match event.noted.and_then(|noted| noted.calls().next()) {
+            Some(call) => call.map(Some),
+            None => pick(data, ["callId", "name", "arguments"]),
+        };
         let Some(text) = filled(id) else {
             return rule("tool/call has no callId".to_owned());
         };

@@ -23,9 +23,11 @@ mod vocabulary;
 use std::collections::HashSet;
 
 use crate::json::Tape;
-use crate::row::{Envelope, Header};
+use crate::row::{Envelope, Header, NotedRow};
 use crate::stream::{RecordFault, StreamCounts};
 
+pub(crate) use agreement::agrees;
+pub(crate) use event::wanted_for;
 pub use findings::Findings;
 
 use event::{Event, EventType};
@@ -64,6 +66,15 @@ pub struct RuleCheck {
     second: Layer,
     /// L4.
     fourth: Layer,
+}
+
+/// A row for the rules that depend on earlier ones.
+#[expect(clippy::large_enum_variant, reason = "one at a time, taken where it is made")]
+pub(crate) enum RuleRow<'a> {
+    /// Which was parsed.
+    Parsed(Envelope<'a>),
+    /// Of which is noted what they ask for; it keeps the rules that look at one row alone.
+    Noted(NotedRow<'a>),
 }
 
 /// The rules that look at one row alone: L3, and at level `Full` L5. Where a log is read in parts, those of a part do
@@ -161,12 +172,20 @@ impl RuleCheck {
     pub(crate) fn append<'a>(
         &mut self,
         rules: &mut RowRules,
-        rows: impl Iterator<Item = (u64, Envelope<'a>)>,
+        rows: impl Iterator<Item = (u64, RuleRow<'a>)>,
     ) {
         self.rows.append(rules);
         for (seq, row) in rows {
-            self.take_in_order(&Event::of(seq, &row));
+            match row {
+                RuleRow::Parsed(row) => self.take_in_order(&Event::of(seq, &row)),
+                RuleRow::Noted(row) => self.feed_noted(seq, &row),
+            }
         }
+    }
+
+    /// [`RuleCheck::feed`] for a row that keeps the rules that look at it alone.
+    pub(crate) fn feed_noted(&mut self, seq: u64, row: &NotedRow<'_>) {
+        self.take_in_order(&Event::of_noted(seq, &row.envelope(), row));
     }
 
     /// The rules that depend on rows before this one.

@@ -300,6 +300,9 @@ impl Relationships {
 
 /// R2 for a surface type.
 fn check_message(event: &Event<'_, '_>) -> Option<Error> {
+    if event.noted.is_some() {
+        return None;
+    }
     event.data?;
     let Some(message) = event.message else {
         return Some(event.refuse("R2", format!("{} has no message object", event.kind.name())));

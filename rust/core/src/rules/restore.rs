@@ -87,8 +87,8 @@ fn check_payload(event: &Event<'_, '_>) -> Option<Error> {
         return check_request_header(event.data).map(|text| event.refuse("L4.request-header", text));
     }
     let is_sound = || {
-        let stream = event.member("stream");
-        count(event.turn).is_some() && count(event.step).is_some() && array(stream).is_some()
+        let has_stream = || event.noted.is_some() || array(event.member("stream")).is_some();
+        count(event.turn).is_some() && count(event.step).is_some() && has_stream()
     };
     if !event.kind.is_settlement() || is_sound() {
         return None;

@@ -59,11 +59,14 @@ impl Surface {
             resolve_header(event, headers)?;
         }
         let is_result = event.kind == EventType::ToolResult;
-        let digest = event
-            .row
-            .data
-            .filter(|_| is_result)
-            .map(|data| self.hashers.digest_without_content(data));
+        let digest = match event.noted.and_then(|noted| Some((noted, noted.result()?))) {
+            Some((noted, result)) => Some(self.hashers.digest_noted(noted, &result)),
+            None => event
+                .row
+                .data
+                .filter(|_| is_result)
+                .map(|data| self.hashers.digest_without_content(data)),
+        };
         if event.is_append() {
             if self.nodes.is_empty() {
                 self.head_is_system = event.kind == EventType::SystemMessage;
@@ -129,7 +132,10 @@ impl Surface {
         if !matches!(event.kind, EventType::UserMessage | EventType::ToolResult) {
             return;
         }
-        let Some(message) = event.message else { return };
+        // Nor has a row with notes any.
+        let Some(message) = event.message.filter(|_| event.noted.is_none()) else {
+            return;
+        };
         let images = message.blocks().filter(|(_, kind)| is_word(*kind, "image"));
         let flags: Vec<bool> = images
             .map(|(block, _)| block.member("offloaded").is_some_and(|value| value.is_true()))

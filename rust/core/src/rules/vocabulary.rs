@@ -54,6 +54,9 @@ fn type_name(event: &Event<'_, '_>) -> String {
 
 /// V3, the metadata rules. Spec 30 §5.2.
 pub(super) fn check_metadata(event: &Event<'_, '_>) -> Option<Error> {
+    if event.noted.is_some() {
+        return None;
+    }
     let rule = |text: &'static str| Some(event.refuse("V3", text));
     let (op, sources) = (event.row.surface_op, event.row.source_event_seqs);
     if event.kind.role().is_none() {

@@ -1,17 +1,20 @@
 //! Parts of a log that are scanned before it is known what stands in front of them.
 //!
 //! A row says its seq itself, so whole rows can be scanned as if they followed whatever comes before. Where their first
-//! seq is then the next one, what was counted is added up. The rules that depend on earlier rows get the parsed rows in
-//! order. All other parts, and every part behind an issue, are scanned again in order: only that gives the right places.
+//! seq is then the next one, what was counted is added up. The rules that depend on earlier rows get the rows in order,
+//! parsed or noted. All other parts, and every part behind an issue, are scanned again in order: only that gives the
+//! right places.
 
+use super::super::notes::{CallNotes, NotedRows};
+use super::super::quick_event::EventRow;
 use super::{CURRENT_GENERATION, RowScanner, ScanOptions, Totals, Unseen};
 use crate::json::{Node, Shelf};
 use crate::limits::MAX_KEPT_FAULTS;
 use crate::row::{Envelope, Header};
-use crate::rules::{Level, RowRules};
+use crate::rules::{Level, RowRules, RuleRow};
 use crate::stream::{RecordFault, StreamCounts};
 
-/// Words of parsed rows that a part keeps; one with more is scanned in order.
+/// Words of parsed and noted rows that a part keeps; one with more is scanned in order.
 const MAX_WORDS: usize = 3 << 15;
 
 /// What whole rows hold that do not start a log.
@@ -27,6 +30,7 @@ pub(crate) struct Part {
     /// Above level `Scan`, generation 4.
     rules: Option<RowRules>,
     rows: Shelf,
+    noted: NotedRows,
 }
 
 impl Part {
@@ -39,16 +43,24 @@ impl Part {
         start: u64,
         on_fault: &mut dyn FnMut(i64, RecordFault),
     ) -> Option<StreamCounts> {
-        let rules = self.rules.as_mut()?;
+        self.rules.as_ref()?;
         match usize::try_from(start) {
-            Ok(start) if self.rows.len() <= MAX_WORDS => self.rows.keep(row.row, start),
+            Ok(start) if self.is_kept() => self.rows.keep(row.row, start),
             _ => {}
         }
+        let rules = self.rules.as_mut()?;
         rules.feed(seq, row, on_fault)
     }
 
+    /// As [`Part::take`], for a row that was recognised.
+    pub(super) fn take_noted(&mut self, row: &EventRow, calls: &[CallNotes], start: u64) {
+        if let (Some(_), true, Ok(start)) = (&self.rules, self.is_kept(), usize::try_from(start)) {
+            self.noted.keep(row, calls, start);
+        }
+    }
+
     fn is_kept(&self) -> bool {
-        self.rows.len() <= MAX_WORDS
+        self.rows.len() + self.noted.words() <= MAX_WORDS
     }
 }
 
@@ -66,6 +78,7 @@ impl RowScanner {
         let generation = self.header.as_ref().map(|header| header.generation);
         let has_rules = self.level > Level::Scan && generation == Some(CURRENT_GENERATION);
         part.rows.clear();
+        part.noted.clear();
         part.rules = has_rules.then(|| RowRules::new(self.level));
         part.first_seq = None;
         self.clear();
@@ -109,8 +122,16 @@ impl RowScanner {
             return false;
         }
         if let (Some(rules), Some(row_rules)) = (&mut self.rules, &mut part.rules) {
-            let rows = part.rows.values(text).filter_map(Envelope::of);
-            rules.append(row_rules, (first_seq..).zip(rows));
+            let mut parsed = part.rows.values(text).filter_map(Envelope::of);
+            let mut noted = part.noted.values(text).peekable();
+            let rows = (first_seq..part.totals.event_count).filter_map(|seq| {
+                let row = match noted.next_if(|(noted_seq, _)| *noted_seq == seq) {
+                    Some((_, row)) => RuleRow::Noted(row),
+                    None => RuleRow::Parsed(parsed.next()?),
+                };
+                Some((seq, row))
+            });
+            rules.append(row_rules, rows);
         }
         let (totals, added) = (&mut self.totals, &mut part.totals);
         if totals.row_count == 0 {
