@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
+import random
 import sys
 from array import array
 from typing import Any
@@ -256,6 +258,43 @@ def test_dump_spelling(kernel, value, text):
 def test_dump_refuses_what_is_no_json(kernel, value):
     with pytest.raises(TypeError):
         kernel.dump(value)
+
+
+def test_dump_long_lists_and_texts(kernel):
+    """Elements of every length and class, around the lengths at which they are written otherwise."""
+    chance = random.Random(5)  # noqa: S311
+    letters = [
+        "a",
+        "b",
+        "é",
+        "函",
+        "퟿",
+        "한",
+        "\U0001f600",
+        '"',
+        "\\",
+        "\n",
+        "\x1f",
+        "\x7f",
+    ]
+    letters += ["plain"] * 20
+    texts = ["x" * size for size in range(70)]
+    for _ in range(600):
+        amount = chance.choice([0, 1, 3, 4, 5, 6, 7, 8, 15, 16, 17, 60, 140])
+        letter = chance.choice(letters)
+        rare = [letter if chance.random() < 0.1 else "x" for _ in range(amount)]
+        texts += ["".join(rare), letter * (amount % 9), letter * amount]
+    numbers = [*range(-8, 300), 10**6, -(10**15)]
+    others = [None, True, [], {}, {"a": 1}, [1], ["a", "b"], 0.5]
+    for _ in range(300):
+        kinds = chance.choice([[texts], [numbers], [texts, numbers, others], [others]])
+        amount = chance.choice([1, 2, 8, 9, 10, 70, 150])
+        value: Any = [chance.choice(chance.choice(kinds)) for _ in range(amount)]
+        value = chance.choice(
+            [value, tuple(value), {"k": value, str(value[0]) + "_": 1}]
+        )
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        assert kernel.dump(value) == text.encode()
 
 
 def nested(depth: int) -> Any:

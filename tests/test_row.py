@@ -467,6 +467,8 @@ def test_writers_take_subclasses(kernel):
     assert kernel.dump(data) == text
     assert kernel.encode_event(whole) == row
     assert kernel.encode_event(OrderedDict(whole)) == row
+    named = {Name(name): value for name, value in whole.items()}
+    assert kernel.encode_events([named], 5).text == row + b"\n"
     assert kernel.encode_events([whole], 5) == (row + b"\n", 1, False)
     for spoiled in ([Number.FIVE, b""], {Number.FIVE: 1}, OrderedDict(a=1j)):
         with pytest.raises(TypeError):

@@ -141,12 +141,16 @@ class AsyncWriter:
             self._executor.shutdown(wait=False)
 
     async def _run(self, call: Callable[..., T], *arguments: Any) -> T:
+        loop = asyncio.get_running_loop()
+        step = partial(self._call, call, *arguments)
+        return await asyncio.shield(loop.run_in_executor(self._executor, step))
+
+    def _call(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Do a call, in the thread: it comes behind every flush that was due before."""
         fault, self._fault = self._fault, None
         if fault is not None and call != self.writer.close:
             raise fault
-        loop = asyncio.get_running_loop()
-        pending = loop.run_in_executor(self._executor, partial(call, *arguments))
-        result = await asyncio.shield(pending)
+        result = call(*arguments)
         if fault is not None:
             raise fault
         return result
@@ -168,12 +172,17 @@ class AsyncWriter:
 
     async def _flush_due(self) -> None:
         loop = asyncio.get_running_loop()
+        if await loop.run_in_executor(self._executor, self._has_flushed):
+            self._arm()
+
+    def _has_flushed(self) -> bool:
+        """Flush, in the thread; what fails is noted for the call that comes next."""
         try:
-            await loop.run_in_executor(self._executor, self.writer.flush_if_due)
+            self.writer.flush_if_due()
         except Exception as error:
             self._fault = error
-        else:
-            self._arm()
+            return False
+        return True
 
 
 def _abandon(executor: ThreadPoolExecutor, pending: asyncio.Future[Writer]) -> None:

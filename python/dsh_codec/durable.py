@@ -276,6 +276,8 @@ class AppendFile:
         self.size_bytes = size_bytes
         self._identity = identity
         self._files = files
+        # Without the step through Python that does the same, which small batches feel.
+        self._write = os.write if type(files) is OsFileSystem else files.write
         self._durable = durable
         self._is_name_synced = is_name_synced
         self._descriptor: int | None = None
@@ -309,7 +311,7 @@ class AppendFile:
         written_bytes = 0
         try:
             if size_bytes <= _WRITE_BYTES:
-                written_bytes = self._files.write(descriptor, data)
+                written_bytes = self._write(descriptor, data)
             if written_bytes != size_bytes:
                 rest = memoryview(data)[written_bytes:]
                 write_all(self._files, descriptor, rest, self.path)

@@ -361,7 +361,12 @@ class Writer:
         """
         if self._is_closed or self._fault is not None:
             self._require_open()
-        return self._write(self._encoded(events))
+        values = events if type(events) in (list, tuple) else list(events)
+        for event in values:
+            if type(event) is not dict:
+                values = _dictionaries(values)
+                break
+        return self._append(kernel.encode_events, values)
 
     def append_rows(self, rows: Buffer) -> int:
         """Write rows that are JSON text already as one batch; on disk when this returns.
@@ -391,15 +396,7 @@ class Writer:
         """
         if self._is_closed or self._fault is not None:
             self._require_open()
-        try:
-            batch = kernel.encode_rows(
-                rows,
-                self._stored_count + self._buffered_count,
-                max_row_bytes=self._max_row_bytes,
-            )
-        except DshCodecError as error:
-            raise error.located(path=self.path) from None
-        return self._write(batch)
+        return self._append(kernel.encode_rows, rows)
 
     def append_settlement(
         self,
@@ -457,7 +454,9 @@ class Writer:
             source = {"kind": "model", "provider": provider, "model": model}
             data |= _message(records, message_id, source, is_interrupted=is_interrupted)
         data["stream"] = records
-        self.append((event,))
+        if self._is_closed or self._fault is not None:
+            self._require_open()
+        self._append(kernel.encode_events, (event,))
         return seq
 
     def enqueue(self, events: Iterable[Mapping[str, Any]]) -> int:
@@ -478,7 +477,12 @@ class Writer:
                 buffered, and the next flush tries again.
         """
         self._require_open()
-        batch = self._encoded(events)
+        try:
+            batch = kernel.encode_events(
+                _dictionaries(events), self.next_seq, max_row_bytes=self._max_row_bytes
+            )
+        except DshCodecError as error:
+            raise error.located(path=self.path) from None
         self._check_batch(batch)
         if batch.event_count:
             if not self._buffer:
@@ -568,23 +572,6 @@ class Writer:
             )
             raise OSError(errno.EIO, message, self.path)
 
-    def _encoded(self, events: Iterable[Mapping[str, Any]]) -> EncodedRows:
-        """Return events as rows, each checked by itself."""
-        values = events if type(events) in (list, tuple) else list(events)
-        for event in values:
-            if type(event) is not dict:
-                # Mappings of other classes are no JSON values to the kernel.
-                values = list(map(dict, values))
-                break
-        try:
-            return kernel.encode_events(
-                values,
-                self._stored_count + self._buffered_count,
-                max_row_bytes=self._max_row_bytes,
-            )
-        except DshCodecError as error:
-            raise error.located(path=self.path) from None
-
     def _check_batch(self, batch: EncodedRows) -> None:
         """Check a batch as a whole; nothing changes, whatever is wrong with it."""
         text, event_count, has_marker = batch
@@ -604,16 +591,42 @@ class Writer:
             except DshCodecError as error:
                 raise error.located(path=self.path) from None
 
-    def _write(self, batch: EncodedRows) -> int:
-        """Check a batch and write it behind what is buffered; return the next seq."""
-        text, event_count, has_marker = batch
-        if has_marker or self._check is not None or len(text) > MAX_FRAME_PLAIN_BYTES:
+    def _append(self, encode: Callable[..., EncodedRows], values: Any) -> int:
+        """Encode, check and write a batch behind what is buffered; return the next seq.
+
+        A batch that is nothing but written takes no further step: each of them costs as much as
+        to encode a short row.
+        """
+        try:
+            text, event_count, has_marker = batch = encode(
+                values,
+                self._stored_count + self._buffered_count,
+                max_row_bytes=self._max_row_bytes,
+            )
+        except DshCodecError as error:
+            raise error.located(path=self.path) from None
+        file = self._file
+        if (
+            file is None
+            or not event_count
+            or has_marker
+            or self._buffer
+            or self._needs_marker
+            or self._truncate_to is not None
+            or self._recovered
+            or self._check is not None
+            or len(text) > MAX_FRAME_PLAIN_BYTES
+        ):
             self._check_batch(batch)
-        if event_count:
-            if self._buffer:
+            if event_count:
                 self._drain()
-            self._commit(batch)
-        return self._stored_count + self._buffered_count
+                self._commit(batch)
+            return self._stored_count + self._buffered_count
+        if self.compression == "zstd":
+            text = kernel.encode_frame(text, level=self.level)
+        file.append(text)
+        self._stored_count += event_count
+        return self._stored_count
 
     def _events(self) -> Iterator[dict[str, Any]]:
         """Yield the events before the next batch, those held back included."""
@@ -761,6 +774,12 @@ class _Plan(NamedTuple):
     rules: RuleCheck | None = None
 
 
+def _dictionaries(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return events as dictionaries: mappings of other classes are no JSON values to the kernel."""
+    return [event if type(event) is dict else dict(event) for event in events]
+
+
+_ABSENT: Final = object()
 _NO_ROWS: Final = EncodedRows(b"", 0, has_marker=False)
 
 
@@ -809,9 +828,8 @@ def _message(
     """Return the members of a settlement with a message that its stream determines."""
     assembler = kernel.Assembler()
     assembler.push_records(records)
-    absent = object()
-    replay_state = assembler.replay_state(absent)
-    if replay_state is not absent:
+    replay_state = assembler.replay_state(_ABSENT)
+    if replay_state is not _ABSENT:
         source["replayState"] = replay_state
     content = assembler.interrupted_blocks() if is_interrupted else assembler.blocks()
     members: dict[str, Any] = {
@@ -822,8 +840,8 @@ def _message(
             "id": message_id,
         }
     }
-    usage = assembler.usage(absent)
-    if usage is not absent:
+    usage = assembler.usage(_ABSENT)
+    if usage is not _ABSENT:
         members["usage"] = usage
     if is_interrupted:
         members["interrupted"] = True

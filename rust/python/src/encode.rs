@@ -21,7 +21,9 @@ use crate::row::{tuple_class, with_node};
 use crate::write::{Spelling, ValueWriter, loss_error};
 
 const END_SEED: &[u8] = b"session/end-seed";
-const SOURCES: &[u8] = b"sourceEventSeqs";
+
+/// A member as it begins in a row.
+const SOURCES: &str = "\"sourceEventSeqs\":";
 
 /// Texts up to this length are checked in less time than it may take to get the GIL back.
 const QUICK_BYTES: usize = 64 << 10;
@@ -35,8 +37,9 @@ const KEPT_WORDS: usize = 1 << 16;
 thread_local! {
     /// Room for the text of a batch: new memory costs more than writing into it.
     static TEXT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// The same for a tape.
+    /// The same for a tape that rows are checked with, and for one that rows are admitted with.
     static TAPE: Cell<Tape> = Cell::new(Tape::new());
+    static ADMISSION: Cell<Tape> = Cell::new(Tape::new());
 }
 
 /// Write a batch of logical events as rows of generation 4. See the stub.
@@ -52,9 +55,10 @@ pub(crate) fn encode_events<'py>(
     let mut encoder = Encoder {
         max_depth,
         max_row_bytes,
-        writer: ValueWriter::of_event(max_depth, 1, Spelling::JavaScript),
-        tape: Tape::new(),
+        writer: ValueWriter::of_event(py, max_depth, 1, Spelling::JavaScript),
+        tape: ADMISSION.take(),
         text: TEXT.take(),
+        members: Vec::new(),
         has_marker: false,
     };
     encoder.text.clear();
@@ -67,6 +71,8 @@ pub(crate) fn encode_events<'py>(
     if encoder.text.capacity() <= KEPT_BYTES {
         TEXT.set(encoder.text);
     }
+    encoder.tape.shrink(KEPT_WORDS);
+    ADMISSION.set(encoder.tape);
     encoded_rows(text, next - seq, encoder.has_marker)
 }
 
@@ -154,6 +160,8 @@ struct Encoder<'py> {
     writer: ValueWriter<'py>,
     tape: Tape,
     text: Vec<u8>,
+    /// Members of the row that comes next, each as it begins.
+    members: Vec<(&'static str, Bound<'py, PyAny>)>,
     has_marker: bool,
 }
 
@@ -164,24 +172,28 @@ impl<'py> Encoder<'py> {
             return malformed("10 §5.1", "a row has to be a JSON object");
         };
         let mut members = Members::default();
-        let mut ordered = Vec::with_capacity(7);
+        self.members.clear();
         for (key, value) in dict.iter() {
-            let place = match key.cast::<PyString>().ok().and_then(|key| key.to_str().ok()) {
-                Some("type") => &mut members.event_type,
-                Some("seq") => &mut members.seq,
-                Some("time") => &mut members.time,
-                Some("data") => &mut members.data,
-                Some("ignorable") => &mut members.ignorable,
-                Some("sourceEventSeqs") => &mut members.sources,
-                Some("surfaceOp") => &mut None,
+            let name = key.cast::<PyString>().ok();
+            // A `str` of another class is not kept as ASCII, whatever it spells.
+            let name =
+                name.and_then(|key| pystring::as_ascii(key).or_else(|| Some(key.to_str().ok()?.as_bytes())));
+            let (name, place) = match name {
+                Some(b"type") => ("\"type\":", &mut members.event_type),
+                Some(b"seq") => ("\"seq\":", &mut members.seq),
+                Some(b"time") => ("\"time\":", &mut members.time),
+                Some(b"data") => ("\"data\":", &mut members.data),
+                Some(b"ignorable") => ("\"ignorable\":", &mut members.ignorable),
+                Some(b"sourceEventSeqs") => (SOURCES, &mut members.sources),
+                Some(b"surfaceOp") => ("\"surfaceOp\":", &mut None),
                 _ => return unknown_key(&key),
             };
             *place = Some(value.clone());
-            ordered.push((key, value));
+            self.members.push((name, value));
         }
         let ranges = self.check_envelope(&members, seq)?;
         let start = self.text.len();
-        self.write_row(ordered, ranges.as_deref())?;
+        self.write_row(ranges.as_deref())?;
         self.admit(event, &members, start)?;
         if let Some(number) = self.writer.take_loss() {
             return Err(loss_error(&number).into());
@@ -237,24 +249,17 @@ impl<'py> Encoder<'py> {
     }
 
     /// Appends the row of an event without its line feed.
-    fn write_row(
-        &mut self,
-        members: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
-        ranges: Option<&[u8]>,
-    ) -> KernelResult<()> {
+    fn write_row(&mut self, ranges: Option<&[u8]>) -> KernelResult<()> {
         if self.max_depth == 0 {
             return Err(too_deep(self.max_depth, None).into());
         }
         let mut before = b'{';
-        for (key, value) in members {
-            let key = key.cast_into::<PyString>().map_err(PyErr::from)?;
-            let key = pystring::to_wtf8(&key)?;
-            self.text.extend_from_slice(&[before, b'"']);
-            self.text.extend_from_slice(&key);
-            self.text.extend_from_slice(b"\":");
+        for (name, value) in self.members.drain(..) {
+            self.text.push(before);
+            self.text.extend_from_slice(name.as_bytes());
             before = b',';
             match ranges {
-                Some(ranges) if &*key == SOURCES => self.text.extend_from_slice(ranges),
+                Some(ranges) if name == SOURCES => self.text.extend_from_slice(ranges),
                 _ => self.writer.write(value, &mut self.text)?,
             }
         }
@@ -275,7 +280,8 @@ impl<'py> Encoder<'py> {
         if self.writer.has_loss() {
             // The row does not hold what the event does.
             let mut exact = Vec::new();
-            ValueWriter::of_event(self.max_depth, 0, Spelling::Exact).write(event.clone(), &mut exact)?;
+            ValueWriter::of_event(event.py(), self.max_depth, 0, Spelling::Exact)
+                .write(event.clone(), &mut exact)?;
             return Ok(core::admit_row(&exact, self.max_depth, &mut self.tape)?);
         }
         let row = self.text.get(start..).unwrap_or_default();

@@ -20,6 +20,7 @@ mod pyvalue;
 mod row;
 mod runs;
 mod sidecar;
+mod small_int;
 mod stream;
 mod write;
 

@@ -101,7 +101,7 @@ impl PackedText {
                     self.whole.extend_from_slice(b"{\"type\":\"chunk\",\"time\":");
                     write_integer(*time, &mut self.whole);
                     self.whole.extend_from_slice(b",\"chunk\":");
-                    let mut writer = ValueWriter::new(max_depth, OUTER, Spelling::JavaScript);
+                    let mut writer = ValueWriter::new(py, max_depth, OUTER, Spelling::JavaScript);
                     writer.write(chunk.bind(py).clone(), &mut self.whole)?;
                     self.may_be_retired |= writer.take_may_be_retired();
                     self.whole.push(b'}');

@@ -1,7 +1,7 @@
 //! Python values as JSON text, in one walk and without recursion.
 
 use dsh_codec_core::json::number::{is_safe, write_double};
-use dsh_codec_core::json::text::write_string;
+use dsh_codec_core::json::text::{SHORT_LEN, SHORT_ROOM, put_short, write_string};
 use dsh_codec_core::json::{is_retired, order_keys};
 use dsh_codec_core::{Error, ErrorKind};
 use pyo3::exceptions::PyTypeError;
@@ -12,6 +12,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use crate::errors::KernelResult;
 use crate::json::too_deep;
 use crate::pystring;
+use crate::small_int::SmallInts;
 use crate::stream::Packer;
 
 /// How −0 and numbers that are not finite are written.
@@ -33,7 +34,7 @@ pub(crate) fn write_value(
     spelling: Spelling,
     out: &mut Vec<u8>,
 ) -> KernelResult<()> {
-    ValueWriter::new(max_depth, 0, spelling).write(value.clone(), out)
+    ValueWriter::new(value.py(), max_depth, 0, spelling).write(value.clone(), out)
 }
 
 /// A member of an object that is still to be written.
@@ -51,6 +52,7 @@ struct Notes<'py> {
     spelling: Spelling,
     loss: Option<Bound<'py, PyAny>>,
     may_be_retired: bool,
+    small_ints: &'static SmallInts,
 }
 
 /// Writer of any number of values.
@@ -69,7 +71,7 @@ pub(crate) struct ValueWriter<'py> {
 
 impl<'py> ValueWriter<'py> {
     /// A writer of values that stand inside `outer` arrays or objects.
-    pub(crate) fn new(max_depth: usize, outer: usize, spelling: Spelling) -> Self {
+    pub(crate) fn new(py: Python<'py>, max_depth: usize, outer: usize, spelling: Spelling) -> Self {
         Self {
             max_depth,
             cuts: false,
@@ -81,23 +83,24 @@ impl<'py> ValueWriter<'py> {
                 spelling,
                 loss: None,
                 may_be_retired: false,
+                small_ints: SmallInts::get(py),
             },
         }
     }
 
     /// A writer of events (`outer` is 0) or of their members (1): a packer in the data stands for its records.
-    pub(crate) fn of_event(max_depth: usize, outer: usize, spelling: Spelling) -> Self {
+    pub(crate) fn of_event(py: Python<'py>, max_depth: usize, outer: usize, spelling: Spelling) -> Self {
         Self {
             takes_packers: true,
-            ..Self::new(max_depth, outer, spelling)
+            ..Self::new(py, max_depth, outer, spelling)
         }
     }
 
     /// A writer for who looks no deeper than `depth`: the arrays and objects there are written empty.
-    pub(crate) fn cut_at(depth: usize) -> Self {
+    pub(crate) fn cut_at(py: Python<'py>, depth: usize) -> Self {
         Self {
             cuts: true,
-            ..Self::new(depth, 0, Spelling::Exact)
+            ..Self::new(py, depth, 0, Spelling::Exact)
         }
     }
 
@@ -186,14 +189,17 @@ impl<'py> ValueWriter<'py> {
 
     /// Puts the members of an object behind those that are there, in reverse of the order in which they are written.
     fn take_members(&mut self, dict: &Bound<'py, PyDict>, outer: usize) -> KernelResult<()> {
-        let mut may_have_index = false;
         for (key, value) in dict.iter() {
             let key = key.cast_into::<PyString>().map_err(|error| {
                 let name = type_name(&error.into_inner());
                 PyTypeError::new_err(format!("a JSON key must be a str, not {name}"))
             })?;
-            may_have_index |= pystring::to_wtf8(&key)?.first().is_some_and(u8::is_ascii_digit);
             self.members.push((key, value));
+        }
+        // Only now: a `str` of another class may run code, which the dictionary must not feel.
+        let mut may_have_index = false;
+        for (key, _) in self.members.get(outer..).unwrap_or_default() {
+            may_have_index |= pystring::to_wtf8(key)?.first().is_some_and(u8::is_ascii_digit);
         }
         if may_have_index {
             let mut ordered = Vec::new();
@@ -213,20 +219,86 @@ impl<'py> ValueWriter<'py> {
 /// Writes elements up to one that has children, which is returned; None at the end.
 #[inline]
 fn write_elements<'py>(
-    elements: &mut impl Iterator<Item = Bound<'py, PyAny>>,
+    elements: &mut impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
     notes: &mut Notes<'py>,
     out: &mut Vec<u8>,
 ) -> KernelResult<Option<Bound<'py, PyAny>>> {
-    for element in elements {
+    let mut next = elements.next();
+    while let Some(element) = next {
         // Strings end in a quote, so a bracket at the end is a bracket.
         if out.last() != Some(&b'[') {
             out.push(b',');
         }
-        if !write_common(&element, notes, out) && !write_scalar(&element, notes, out)? {
+        next = if write_common(&element, notes, out) {
+            write_short_elements(elements, notes, out)
+        } else if write_scalar(&element, notes, out)? {
+            elements.next()
+        } else {
             return Ok(Some(element));
-        }
+        };
     }
     Ok(None)
+}
+
+/// Writes what most elements behind the first are, each with a comma before it: short texts and small integers. Returns
+/// the first that is neither.
+///
+/// The room for many of them is made at once, so each is nothing but a few stores.
+#[inline]
+fn write_short_elements<'py>(
+    elements: &mut impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
+    notes: &mut Notes<'py>,
+    out: &mut Vec<u8>,
+) -> Option<Bound<'py, PyAny>> {
+    const ROOM: usize = 1 + SHORT_ROOM;
+    const MOST: usize = 64;
+    let mut at_once = 8;
+    loop {
+        let count = elements.len().min(at_once);
+        at_once = MOST;
+        let mut len = out.len(); // what is behind is room
+        out.resize(len + count * ROOM, b',');
+        let mut other = None;
+        while let Some([comma, place @ ..]) =
+            out.get_mut(len..).and_then(|room| room.first_chunk_mut::<ROOM>())
+            && let Some(element) = elements.next()
+        {
+            let Some(written) = put_element(&element, notes, place) else {
+                other = Some(element);
+                break;
+            };
+            *comma = b',';
+            len += 1 + written;
+        }
+        out.truncate(len);
+        if other.is_some() || count == 0 {
+            return other;
+        }
+    }
+}
+
+/// Writes a short text or small integer; returns how many bytes. No code of Python runs meanwhile.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a call costs as much as the value")]
+fn put_element(
+    element: &Bound<'_, PyAny>,
+    notes: &mut Notes<'_>,
+    place: &mut [u8; SHORT_ROOM],
+) -> Option<usize> {
+    if let Ok(text) = element.cast_exact::<PyString>() {
+        let mut other = [0; SHORT_LEN];
+        let text = match pystring::as_ascii(text) {
+            Some(ascii) => {
+                notes.may_be_retired |= is_retired(ascii);
+                ascii
+            }
+            None => pystring::short_utf8(text, &mut other)?,
+        };
+        return put_short(text, place);
+    }
+    let (text, len) = notes.small_ints.text_of(element)?;
+    *place.first_chunk_mut()? = text;
+    Some(len)
 }
 
 /// Writes members up to one whose value has children, which is returned; None at the end.

@@ -198,23 +198,52 @@ pub fn has_visible(text: &[u8]) -> bool {
     false
 }
 
-/// Appends a byte that may not stand in a string literal by itself, in the way that JavaScript does.
+/// How a byte that may not stand in a string literal by itself is spelled, in the way that JavaScript does: the bytes,
+/// and behind them how many they are. Other bytes of ASCII stand for themselves.
+const ESCAPES: [[u8; 8]; 128] = {
+    let mut escapes = [[0; 8]; 128];
+    let mut byte = 0u8;
+    while byte < 128 {
+        let letter = match byte {
+            b'"' => b'"',
+            b'\\' => b'\\',
+            0x08 => b'b',
+            0x0c => b'f',
+            b'\n' => b'n',
+            b'\r' => b'r',
+            b'\t' => b't',
+            _ => 0,
+        };
+        escapes[byte as usize] = match byte {
+            _ if letter != 0 => [b'\\', letter, 0, 0, 0, 0, 0, 2],
+            control @ ..0x20 => {
+                let low = HEX[(control & 0xf) as usize];
+                [b'\\', b'u', b'0', b'0', b'0' + (control >> 4), low, 0, 6]
+            }
+            other => [other, 0, 0, 0, 0, 0, 0, 1],
+        };
+        byte += 1;
+    }
+    escapes
+};
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// The escape of a byte, with room behind it, and its length.
+#[inline(always)]
+fn escape_of(byte: u8) -> (&'static [u8; 8], usize) {
+    let escape = ESCAPES.get(usize::from(byte)).unwrap_or(&[0; 8]);
+    (escape, usize::from(escape[7]))
+}
+
+/// Appends a byte that may not stand in a string literal by itself.
 fn push_escape(byte: u8, out: &mut Vec<u8>) {
-    let letter = match byte {
-        b'"' | b'\\' => byte,
-        0x08 => b'b',
-        0x0c => b'f',
-        b'\n' => b'n',
-        b'\r' => b'r',
-        b'\t' => b't',
-        _ => return push_unit(u32::from(byte), out),
-    };
-    out.extend_from_slice(&[b'\\', letter]);
+    let (escape, len) = escape_of(byte);
+    out.extend_from_slice(escape.get(..len).unwrap_or_default());
 }
 
 /// Appends `\u` and four digits.
 fn push_unit(unit: u32, out: &mut Vec<u8>) {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
     let hex = |nibble: u8| HEX.get(usize::from(nibble & 0xf)).copied().unwrap_or(b'0');
     let [.., high, low] = unit.to_be_bytes();
     out.extend_from_slice(&[b'\\', b'u', hex(high >> 4), hex(high), hex(low >> 4), hex(low)]);
@@ -223,6 +252,9 @@ fn push_unit(unit: u32, out: &mut Vec<u8>) {
 /// Appends whole blocks of a text without halves; returns what is behind them.
 struct WriteBlocks<'a, 'o>(&'a [u8], &'o mut Vec<u8>);
 
+/// Bytes that a block may become, and room for one more copy of a block.
+const ESCAPED_BLOCK: usize = 6 * 64 + 64;
+
 impl<'a> Task for WriteBlocks<'a, '_> {
     type Output = &'a [u8];
 
@@ -230,35 +262,68 @@ impl<'a> Task for WriteBlocks<'a, '_> {
     fn run<B: Blocks>(self, blocks: B) -> Self::Output {
         let Self(text, out) = self;
         let (chunks, rest) = text.as_chunks::<64>();
-        let mut start = 0; // what is before is written
+        let mut len = out.len(); // what is behind is room
         for (number, chunk) in chunks.iter().enumerate() {
-            let mut special = blocks.long(chunk).special;
-            while special != 0 {
-                let at = 64 * number + special.trailing_zeros() as usize;
-                push_run(text, start, at, out);
-                push_escape(text.get(at).copied().unwrap_or_default(), out);
-                start = at + 1;
-                special &= special - 1;
+            if out.len() - len < ESCAPED_BLOCK {
+                out.resize(len + (text.len() - 64 * number) + ESCAPED_BLOCK, 0);
             }
+            let Some(place) = out.get_mut(len..).and_then(|room| room.first_chunk_mut()) else {
+                break;
+            };
+            len += match blocks.long(chunk).special {
+                0 => put_block(chunk, place),
+                special => put_escaped(text.get(64 * number..).unwrap_or_default(), special, place),
+            };
         }
-        push_run(text, start, text.len() - rest.len(), out);
+        out.truncate(len);
         rest
     }
 }
 
-/// Appends `text[start..end]`; up to a length, as a copy of that length.
 #[inline(always)]
-fn push_run(text: &[u8], start: usize, end: usize, out: &mut Vec<u8>) {
-    const LENGTH: usize = 64;
-    let len = end.wrapping_sub(start);
-    match text.get(start..).and_then(|rest| rest.first_chunk::<LENGTH>()) {
-        Some(chunk) if len <= LENGTH => {
-            let before = out.len();
-            out.extend_from_slice(chunk);
-            out.truncate(before + len);
-        }
-        _ => out.extend_from_slice(text.get(start..end).unwrap_or_default()),
+fn put_block(block: &[u8; 64], place: &mut [u8; ESCAPED_BLOCK]) -> usize {
+    if let Some(start) = place.first_chunk_mut() {
+        *start = *block;
     }
+    64
+}
+
+/// Writes the block at the start of a text, in which some bytes are escaped; returns how many bytes it has become.
+#[inline(always)]
+fn put_escaped(text: &[u8], mut special: u64, place: &mut [u8; ESCAPED_BLOCK]) -> usize {
+    let mut start = 0; // what is before is written
+    let mut len = 0;
+    while special != 0 {
+        let at = special.trailing_zeros() as usize;
+        len += put_run(text, start, at, place, len);
+        let (escape, escape_len) = escape_of(text.get(at).copied().unwrap_or_default());
+        if let Some(room) = place.get_mut(len..).and_then(|room| room.first_chunk_mut()) {
+            *room = *escape;
+        }
+        len += escape_len;
+        start = at + 1;
+        special &= special - 1;
+    }
+    len + put_run(text, start, 64, place, len)
+}
+
+/// Copies `text[start..end]`, up to a block, mostly as a copy of fixed length; returns its length.
+#[inline(always)]
+fn put_run(text: &[u8], start: usize, end: usize, place: &mut [u8; ESCAPED_BLOCK], at: usize) -> usize {
+    let len = end - start;
+    let room = place.get_mut(at..).unwrap_or_default();
+    match text.get(start..).and_then(|rest| rest.first_chunk::<64>()) {
+        Some(chunk) => {
+            if let Some(room) = room.first_chunk_mut() {
+                *room = *chunk;
+            }
+        }
+        None => room
+            .iter_mut()
+            .zip(text.get(start..end).unwrap_or_default())
+            .for_each(|(place, byte)| *place = *byte),
+    }
+    len
 }
 
 /// Whether any of eight bytes may have to be written otherwise: a quote, a backslash, a control character, or the first
@@ -296,40 +361,72 @@ fn is_plain(text: &[u8]) -> bool {
     }
 }
 
+/// Longest text that [`put_short`] writes.
+pub const SHORT_LEN: usize = 16;
+
+/// Bytes that [`put_short`] may touch.
+pub const SHORT_ROOM: usize = 18;
+
+/// Writes WTF-8 text as a JSON string literal, if it is short and stands as it is; returns how many bytes.
+///
+/// Copies of fixed length, which overlap, are no calls.
+#[inline(always)]
+pub fn put_short(text: &[u8], place: &mut [u8; SHORT_ROOM]) -> Option<usize> {
+    const START: usize = 1;
+    let len = text.len();
+    if let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        if len > SHORT_LEN || has_special(first) || has_special(last) {
+            return None;
+        }
+        *place.get_mut(START..)?.first_chunk_mut()? = *first;
+        *place.get_mut(START + len - 8..)?.first_chunk_mut()? = *last;
+    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        let [low, high] = [first, last].map(|half| u64::from(u32::from_le_bytes(*half)));
+        if has_special(&(low | high << 32).to_le_bytes()) {
+            return None;
+        }
+        *place.get_mut(START..)?.first_chunk_mut()? = *first;
+        *place.get_mut(START + len - 4..)?.first_chunk_mut()? = *last;
+    } else {
+        let short = match *text {
+            [] => [b' '; 4],
+            [a] => [a; 4],
+            [a, b] => [a, b, b, b],
+            [a, b, c, ..] => [a, b, c, c],
+        };
+        let [a, b, c, d] = short;
+        if has_special(&[a, b, c, d, d, d, d, d]) {
+            return None;
+        }
+        *place.get_mut(START..)?.first_chunk_mut()? = short;
+    }
+    place[0] = b'"';
+    *place.get_mut(START + len)? = b'"';
+    Some(START + len + 1)
+}
+
 /// Appends WTF-8 text as a JSON string literal. Spec 10 §1.1.
 #[inline]
 pub fn write_string(text: &[u8], out: &mut Vec<u8>) {
+    // Nearly all fragments of a stream, and keys.
+    if text.len() <= SHORT_LEN {
+        let start = out.len();
+        out.extend_from_slice(&[b'"'; SHORT_ROOM]);
+        let place = out.last_chunk_mut();
+        let len = place.and_then(|place| put_short(text, place));
+        out.truncate(start + len.unwrap_or_default());
+        if len.is_some() {
+            return;
+        }
+    }
     out.reserve(text.len() + 2);
     out.push(b'"');
-    // Nearly all fragments of a stream.
     if text.len() < 64 && is_plain(text) {
-        push_short(text, out);
+        out.extend_from_slice(text);
         out.push(b'"');
         return;
     }
     write_rest(text, out);
-}
-
-/// Appends a text that is mostly short: copies of fixed length, which overlap, are no calls.
-#[inline(always)]
-fn push_short(text: &[u8], out: &mut Vec<u8>) {
-    let start = out.len();
-    match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
-        (Some(first), Some(last)) if text.len() <= 16 => {
-            out.extend_from_slice(first);
-            out.truncate(start + text.len() - 8);
-            out.extend_from_slice(last);
-        }
-        (None, _) => match (text.first_chunk::<4>(), text.last_chunk::<4>()) {
-            (Some(first), Some(last)) => {
-                out.extend_from_slice(first);
-                out.truncate(start + text.len() - 4);
-                out.extend_from_slice(last);
-            }
-            _ => text.iter().for_each(|&byte| out.push(byte)),
-        },
-        _ => out.extend_from_slice(text),
-    }
 }
 
 /// Appends text and the closing quote.

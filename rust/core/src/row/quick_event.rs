@@ -559,6 +559,7 @@ impl<B: Blocks> Reader<'_, '_, B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chance::Chance;
     use crate::limits::Limits;
     use crate::row::{Mode, Row, RowScanner, ScanOptions, Unseen};
     use crate::rules::{Level, agrees, wanted_for};
@@ -688,17 +689,6 @@ mod tests {
                 "",
             ),
         ]
-    }
-
-    struct Chance(u64);
-
-    impl Chance {
-        fn below(&mut self, limit: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            usize::try_from(self.0 >> 33).unwrap() % limit.max(1)
-        }
     }
 
     fn row(event: &(&str, String, &str), seq: usize) -> String {
