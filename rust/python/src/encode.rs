@@ -37,8 +37,8 @@ const KEPT_WORDS: usize = 1 << 16;
 thread_local! {
     /// Room for the text of a batch: new memory costs more than writing into it.
     static TEXT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// The same for a tape that rows are checked with, and for one that rows are admitted with.
-    static TAPE: Cell<Tape> = Cell::new(Tape::new());
+    /// The same for rows that are checked, and for a tape that rows are admitted with.
+    static ROOM: Cell<core::BatchRoom> = Cell::default();
     static ADMISSION: Cell<Tape> = Cell::new(Tape::new());
 }
 
@@ -91,14 +91,14 @@ pub(crate) fn encode_rows<'py>(
         max_row_bytes,
         ..Limits::default()
     };
-    let mut tape = TAPE.take();
+    let mut room = ROOM.take();
     let batch = if text.len() <= QUICK_BYTES {
-        core::check_rows(text, seq, &limits, &mut tape)
+        core::check_rows(text, seq, &limits, &mut room)
     } else {
-        py.detach(|| core::check_rows(text, seq, &limits, &mut tape))
+        py.detach(|| core::check_rows(text, seq, &limits, &mut room))
     }?;
-    tape.shrink(KEPT_WORDS);
-    TAPE.set(tape);
+    room.shrink(KEPT_WORDS);
+    ROOM.set(room);
     let text = match (&batch.respelled, rows.cast_exact::<PyBytes>()) {
         (Some(respelled), _) => PyBytes::new(py, respelled),
         (None, Ok(own)) => own.clone(),

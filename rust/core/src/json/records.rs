@@ -13,6 +13,7 @@ use super::cursor::Cursor;
 use super::number::{integer_len, is_spelled_double};
 use super::reader::{Fault, Open, read_value};
 use super::sink::{Flow, IntegerShape, Sink, Span, Stopped, StringShape};
+use super::skip::may_be_ruled;
 use super::spell::{has_own_escapes, has_space};
 use super::tape::may_be_retired;
 
@@ -384,26 +385,35 @@ const MOST_MEMBERS: usize = 12;
 /// Spec 10 §1.1, §1.2.
 ///
 /// Literals are looked at one by one; white space between them shows in the length.
-pub(super) struct Spelled<'b> {
+pub(super) struct Spelled<'t, 'b> {
     bytes: &'b [u8],
-    may_be_retired: bool,
+    pub(super) may_be_retired: bool,
+    /// Whether a key may be one that a rule looks for.
+    pub(super) may_be_ruled: bool,
     high: bool,
     /// Bytes that a value takes: its literals, a colon for each key, brackets, and a comma for each child but the first.
     len: usize,
-    /// Keys of the open objects, and for each array or object how many of them stand before it.
+    room: &'t mut KeyRoom,
+}
+
+/// Room for the keys of open objects, used again from value to value.
+#[derive(Default)]
+pub(super) struct KeyRoom {
+    /// Keys of the open objects.
     keys: Vec<(usize, usize)>,
+    /// For each open array or object, how many keys stand before it.
     open: Vec<usize>,
 }
 
-impl<'b> Spelled<'b> {
-    pub(super) fn new(bytes: &'b [u8]) -> Self {
+impl<'t, 'b> Spelled<'t, 'b> {
+    pub(super) fn new(bytes: &'b [u8], room: &'t mut KeyRoom) -> Self {
         Self {
             bytes,
             may_be_retired: false,
+            may_be_ruled: false,
             high: false,
             len: 0,
-            keys: Vec::new(),
-            open: Vec::new(),
+            room,
         }
     }
 
@@ -428,17 +438,17 @@ impl<'b> Spelled<'b> {
     fn begin(&mut self) -> Flow {
         // The bracket that closes it was added with its last child.
         self.len += 1;
-        self.open.push(self.keys.len());
+        self.room.open.push(self.room.keys.len());
         Ok(())
     }
 
     fn close(&mut self) -> Flow {
-        self.keys.truncate(self.open.pop().ok_or(Stopped)?);
+        self.room.keys.truncate(self.room.open.pop().ok_or(Stopped)?);
         self.add(0)
     }
 }
 
-impl Values for Spelled<'_> {
+impl Values for Spelled<'_, '_> {
     #[inline(always)]
     fn read_strings<B: Blocks>(
         blocks: B,
@@ -459,6 +469,8 @@ impl Values for Spelled<'_> {
     #[inline(always)]
     fn start(&mut self) {
         self.len = 0;
+        self.room.keys.clear();
+        self.room.open.clear();
     }
 
     #[inline(always)]
@@ -482,7 +494,7 @@ impl Values for Spelled<'_> {
     }
 }
 
-impl Sink for Spelled<'_> {
+impl Sink for Spelled<'_, '_> {
     const PACKED: bool = true;
 
     #[inline(always)]
@@ -519,15 +531,18 @@ impl Sink for Spelled<'_> {
     #[inline(always)]
     fn key(&mut self, span: Span, raw: &[u8]) -> Flow {
         self.text(span, raw)?;
-        let first = *self.open.last().ok_or(Stopped)?;
-        let mut known = self.keys.get(first..).unwrap_or_default().iter();
+        self.may_be_ruled |= may_be_ruled(span, raw);
+        let first = *self.room.open.last().ok_or(Stopped)?;
+        let mut known = self.room.keys.get(first..).unwrap_or_default().iter();
         let is_known = known.any(|&(start, end)| self.bytes.get(start..end) == Some(raw));
         // A key like an index may have to stand elsewhere.
-        if is_known || self.keys.len() - first >= MOST_MEMBERS || raw.first().is_some_and(u8::is_ascii_digit)
+        if is_known
+            || self.room.keys.len() - first >= MOST_MEMBERS
+            || raw.first().is_some_and(u8::is_ascii_digit)
         {
             return Err(Stopped);
         }
-        self.keys.push((span.start, span.end));
+        self.room.keys.push((span.start, span.end));
         self.add(raw.len() + 2)
     }
 

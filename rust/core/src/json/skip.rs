@@ -2,13 +2,16 @@
 
 use super::blocks::{Blocks, Task, dispatch};
 use super::reader::{Open, read_value};
-use super::records::{Lossless, Places, ReadRecords, Records};
+use super::records::{KeyRoom, Lossless, Places, ReadRecords, Records, Spelled, Values as _};
 use super::sink::{Flow, Sink, Span};
 use super::tape::may_be_retired;
 
 /// Room for what is nested, used again from value to value.
 #[derive(Default)]
-pub(crate) struct Nesting(Vec<Open>);
+pub(crate) struct Nesting {
+    open: Vec<Open>,
+    keys: KeyRoom,
+}
 
 /// A value that is JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ impl Task for Skip<'_, '_> {
             may_be_retired: false,
             may_be_ruled: false,
         };
-        let open = &mut self.nesting.0;
+        let open = &mut self.nesting.open;
         let end =
             read_value::<B, Seen, true>(blocks, self.bytes, self.start, &mut seen, open, self.max_depth);
         Some(Skipped {
@@ -73,7 +76,7 @@ pub(crate) fn skip_records<P: Places>(
     nesting: &mut Nesting,
     places: P,
 ) -> Option<Records> {
-    let open = &mut nesting.0;
+    let open = &mut nesting.open;
     (max_depth > 1).then_some(())?;
     dispatch(ReadRecords {
         bytes,
@@ -82,6 +85,73 @@ pub(crate) fn skip_records<P: Places>(
         open,
         values: Lossless::of(places),
     })
+}
+
+/// As [`Skip`], of a value that is spelled as the writer spells it.
+struct SkipSpelled<'t, 'b>(Skip<'t, 'b>);
+
+impl Task for SkipSpelled<'_, '_> {
+    type Output = Option<Skipped>;
+
+    #[inline(always)]
+    fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+        let Skip {
+            bytes,
+            start,
+            max_depth,
+            nesting: Nesting { open, keys },
+        } = self.0;
+        let mut spelled = Spelled::new(bytes, keys);
+        spelled.start();
+        let end = read_value::<B, _, true>(blocks, bytes, start, &mut spelled, open, max_depth).ok()?;
+        spelled.end(start, end).ok()?;
+        Some(Skipped {
+            end,
+            may_be_retired: spelled.may_be_retired,
+            may_be_ruled: spelled.may_be_ruled,
+        })
+    }
+}
+
+/// As [`skip_value`]; None, too, if it may be spelled as the writer does not, but for bytes that are no UTF-8.
+#[inline(never)]
+pub(crate) fn skip_spelled_value(
+    bytes: &[u8],
+    start: usize,
+    max_depth: usize,
+    nesting: &mut Nesting,
+) -> Option<Skipped> {
+    dispatch(SkipSpelled(Skip {
+        bytes,
+        start,
+        max_depth,
+        nesting,
+    }))
+}
+
+/// As [`skip_records`]; None, too, if they may be spelled as the writer does not, but for bytes that are no UTF-8.
+#[inline(never)]
+pub(crate) fn skip_spelled_records(
+    bytes: &[u8],
+    start: usize,
+    max_depth: usize,
+    nesting: &mut Nesting,
+) -> Option<Records> {
+    (max_depth > 1).then_some(())?;
+    dispatch(ReadRecords {
+        bytes,
+        start,
+        max_depth: max_depth - 1,
+        open: &mut nesting.open,
+        values: Spelled::new(bytes, &mut nesting.keys),
+    })
+}
+
+/// Whether a key may be `system` or `deferLoading`.
+#[inline(always)]
+pub(super) fn may_be_ruled(span: Span, raw: &[u8]) -> bool {
+    let head = raw.first_chunk().map_or(0, |head| u32::from_le_bytes(*head));
+    span.escaped | (head == u32::from_le_bytes(*b"syst")) | (head == u32::from_le_bytes(*b"defe"))
 }
 
 struct Seen {
@@ -100,9 +170,7 @@ impl Sink for Seen {
 
     #[inline(always)]
     fn key(&mut self, span: Span, raw: &[u8]) -> Flow {
-        let head = raw.first_chunk().map_or(0, |head| u32::from_le_bytes(*head));
-        self.may_be_ruled |=
-            span.escaped | (head == u32::from_le_bytes(*b"syst")) | (head == u32::from_le_bytes(*b"defe"));
+        self.may_be_ruled |= may_be_ruled(span, raw);
         Ok(())
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn has_own_escapes(text: &[u8]) -> bool {
 }
 
 /// Whether the string literals in some text are canonical; nothing else in it may hold a backslash.
-pub(super) fn is_canonical(literals: &[u8]) -> bool {
+pub(crate) fn is_canonical(literals: &[u8]) -> bool {
     let (own_escapes, is_ascii) = dispatch(Look(literals));
     own_escapes && (is_ascii || std::str::from_utf8(literals).is_ok())
 }
@@ -87,13 +87,16 @@ impl Task for Look<'_> {
             if backslash | carry == 0 {
                 continue;
             }
-            let mut escaped = escaped_bytes(backslash, &mut carry);
-            while escaped != 0 {
-                let place = 64 * at + escaped.trailing_zeros() as usize;
+            let escaped = escaped_bytes(backslash, &mut carry);
+            let letters = blocks.escapes(block);
+            // `\/` stands for itself, and `\u` may spell anything.
+            let mut unsure = escaped & (letters.unicode | !letters.letter | letters.slash);
+            while unsure != 0 {
+                let place = 64 * at + unsure.trailing_zeros() as usize;
                 if !is_own_escape(text.get(place..).unwrap_or_default()) {
                     return (false, is_ascii);
                 }
-                escaped &= escaped - 1;
+                unsure &= unsure - 1;
             }
         }
         (true, is_ascii)

@@ -13,7 +13,7 @@ use super::blocks::{Blocks, Task, dispatch};
 use super::lazy::{self, closing_quote};
 use super::number::{double, is_negative_zero, parse_double, safe_integer};
 use super::reader::{Fault, Literal, Open, read_number, read_value, skip_space};
-use super::records::{Lossless, Noted, ReadRecords, Spelled};
+use super::records::{KeyRoom, Lossless, Noted, ReadRecords, Spelled};
 use super::sink::{Flow, IntegerShape, Sink, Span, Stopped, StringShape};
 use super::text::decode_string;
 
@@ -428,7 +428,7 @@ impl Tape {
                 start,
                 max_depth,
                 open,
-                values: Spelled::new(bytes),
+                values: Spelled::new(bytes, &mut KeyRoom::default()),
             }),
         }?;
         let len = self.words.len();

@@ -14,7 +14,7 @@ mod third;
 
 pub use admission::Admission;
 pub(crate) use admission::canonical_number;
-pub use batch::{Batch, check_rows};
+pub use batch::{Batch, BatchRoom, check_rows};
 pub use envelope::{Envelope, admit_event, admit_row, encode_event, show};
 pub use header::{CURRENT_GENERATION, Header, parse_header};
 pub use scanner::{Accept, Issue, Mode, Row, RowScanner, ScanOptions, ScanResult, StreamFault, Totals};

@@ -13,7 +13,8 @@
 use super::admission::Admission;
 use super::notes::{CallNotes, Notes, ResultNotes, StreamNotes, Wanted};
 use crate::json::{
-    BlockTask, Blocks, Cursor, Nesting, Node, Skipped, Span, run_blocks, skip_records, skip_value,
+    BlockTask, Blocks, Cursor, Nesting, Node, Skipped, Span, is_canonical, run_blocks, skip_records,
+    skip_spelled_records, skip_spelled_value, skip_value,
 };
 use crate::stream::StreamCounts;
 
@@ -51,8 +52,8 @@ pub(crate) struct Scratch {
     nesting: Nesting,
     /// The last request header that was judged, with all its tools: the logs of one user mostly have the same.
     header: Vec<u8>,
-    /// Levels that were allowed in it.
-    header_depth: usize,
+    /// Levels that were allowed in it, and whether it is spelled as the writer spells it.
+    header_kind: (usize, bool),
     /// The calls of the row that was recognised last, if they were wanted.
     pub(super) calls: Vec<CallNotes>,
     /// The stream of the row that was recognised last, if it was to be compared.
@@ -84,7 +85,7 @@ pub(crate) fn event_row(
                 bytes: self.0,
                 at: 0,
             };
-            Reader {
+            Reader::<B, false> {
                 cursor,
                 max_depth: self.1,
                 scratch: self.2,
@@ -97,6 +98,36 @@ pub(crate) fn event_row(
     run_blocks(Recognise(bytes, max_depth, scratch, wanted))
 }
 
+/// Recognises the line at the start of some bytes if, in addition, every byte of it is as the writer writes it, without a
+/// number that it cannot spell (spec 10 §1.1, §1.2). A row that ends inherited events, or that has `sourceEventSeqs`, is
+/// not recognised.
+#[inline]
+pub(super) fn spelled_row(bytes: &[u8], max_depth: usize, scratch: &mut Scratch) -> Option<EventRow> {
+    struct Recognise<'t, 'b>(&'b [u8], usize, &'t mut Scratch);
+    impl BlockTask for Recognise<'_, '_> {
+        type Output = Option<EventRow>;
+        #[inline(always)]
+        fn run<B: Blocks>(self, blocks: B) -> Self::Output {
+            let cursor = Cursor {
+                blocks,
+                bytes: self.0,
+                at: 0,
+            };
+            Reader::<B, true> {
+                cursor,
+                max_depth: self.1,
+                scratch: self.2,
+                notes: None,
+                compares: false,
+            }
+            .event_row(|_| Wanted::Judged)
+        }
+    }
+    let event = run_blocks(Recognise(bytes, max_depth, scratch))?;
+    // What stands in strings: nothing else holds a backslash, or a byte that is not ASCII.
+    is_canonical(bytes.get(..event.len)?).then_some(event)
+}
+
 /// Whose message it is.
 #[derive(Clone, Copy)]
 enum Role {
@@ -104,8 +135,9 @@ enum Role {
     Assistant,
 }
 
-/// Every method says None where something else stands than the harness writes.
-struct Reader<'t, 'b, B> {
+/// Every method says None where something else stands than the harness writes, if `SPELLED` also where the writer would
+/// write it in another way, but for what stands in strings.
+struct Reader<'t, 'b, B, const SPELLED: bool> {
     cursor: Cursor<'b, B>,
     max_depth: usize,
     scratch: &'t mut Scratch,
@@ -115,7 +147,7 @@ struct Reader<'t, 'b, B> {
     compares: bool,
 }
 
-impl<B: Blocks> Reader<'_, '_, B> {
+impl<B: Blocks, const SPELLED: bool> Reader<'_, '_, B, SPELLED> {
     #[inline(always)]
     fn event_row(mut self, wanted: impl Fn(&[u8]) -> Wanted) -> Option<EventRow> {
         self.literal(b"{\"type\":\"")?;
@@ -167,6 +199,8 @@ impl<B: Blocks> Reader<'_, '_, B> {
         if !is_ignorable {
             has_sources = self.literal(b",\"sourceEventSeqs\":[").is_some();
             if has_sources {
+                // The writer joins neighbours.
+                (!SPELLED).then_some(())?;
                 self.earlier_seqs(seq)?;
             }
             has_op = self.literal(b",\"surfaceOp\":").is_some();
@@ -222,7 +256,8 @@ impl<B: Blocks> Reader<'_, '_, B> {
     #[inline(always)]
     fn value(&mut self, levels: usize) -> Option<Skipped> {
         let (cursor, nesting) = (&mut self.cursor, &mut self.scratch.nesting);
-        let skipped = skip_value(cursor.bytes, cursor.at, self.max_depth - levels, nesting)?;
+        let skip = if SPELLED { skip_spelled_value } else { skip_value };
+        let skipped = skip(cursor.bytes, cursor.at, self.max_depth - levels, nesting)?;
         cursor.at = skipped.end;
         Some(skipped)
     }
@@ -321,19 +356,33 @@ impl<B: Blocks> Reader<'_, '_, B> {
         self.turn_and_step()?;
         let mut counts = None;
         let mut has_message = false;
+        let mut others = [None; 2];
         while self.literal(b",\"").is_some() {
             if self.literal(b"message\":").is_some() {
                 if std::mem::replace(&mut has_message, true) {
+                    (!SPELLED).then_some(())?;
                     self.notes = None;
                 }
                 self.message(Role::Assistant, 2)?;
             } else if self.literal(b"stream\":").is_none() {
                 // A key without an escape is not the stream's.
                 let key = self.text()?;
+                let key = self.cursor.bytes.get(key.start..key.end)?;
+                if SPELLED {
+                    // Two further keys at most, which are none of the others and not like an index.
+                    let is_known = matches!(key, b"turn" | b"step" | b"message" | b"stream");
+                    let is_like_index = key.first().is_some_and(u8::is_ascii_digit);
+                    (!is_known && !is_like_index).then_some(())?;
+                    others = match others {
+                        [None, _] => [Some(key), None],
+                        [Some(first), None] if first != key => [Some(first), Some(key)],
+                        _ => return None,
+                    };
+                }
                 self.literal(b":")?;
                 let start = self.cursor.at;
                 self.unretired(2)?;
-                match self.cursor.bytes.get(key.start..key.end)? {
+                match key {
                     b"turn" | b"step" => self.notes = None,
                     b"interrupted" if self.compares => self.notes = None,
                     b"usage" if self.compares => self.scratch.stream.usage = Some((start, self.cursor.at)),
@@ -356,7 +405,9 @@ impl<B: Blocks> Reader<'_, '_, B> {
         self.literal(b"[")?;
         let Scratch { nesting, stream, .. } = &mut *self.scratch;
         let (bytes, max_depth) = (self.cursor.bytes, self.max_depth - 3);
-        let records = if self.compares {
+        let records = if SPELLED {
+            skip_spelled_records(bytes, start, max_depth, nesting)?
+        } else if self.compares {
             skip_records(bytes, start, max_depth, nesting, stream)?
         } else {
             skip_records(bytes, start, max_depth, nesting, ())?
@@ -513,7 +564,10 @@ impl<B: Blocks> Reader<'_, '_, B> {
         self.literal(b"{\"header\":")?;
         let rest = self.cursor.bytes.get(self.cursor.at..)?;
         let known = &self.scratch.header;
-        if !known.is_empty() && self.scratch.header_depth == self.max_depth && rest.starts_with(known) {
+        if !known.is_empty()
+            && self.scratch.header_kind == (self.max_depth, SPELLED)
+            && rest.starts_with(known)
+        {
             // Where an object starts with the same bytes it ends with them.
             self.cursor.at += known.len();
         } else {
@@ -534,7 +588,7 @@ impl<B: Blocks> Reader<'_, '_, B> {
         if let Some(header) = rest.get(..len).filter(|header| header.len() <= MAX_HEADER_BYTES) {
             self.scratch.header.clear();
             self.scratch.header.extend_from_slice(header);
-            self.scratch.header_depth = self.max_depth;
+            self.scratch.header_kind = (self.max_depth, SPELLED);
         }
         Some(())
     }
@@ -926,6 +980,6 @@ mod tests {
         }
         // With fewer levels it is read again.
         assert!(event_row(known.as_bytes(), DEPTH, &mut scratch, |_| Wanted::Judged).is_some());
-        assert_eq!(scratch.header_depth, DEPTH);
+        assert_eq!(scratch.header_kind, (DEPTH, false));
     }
 }
