@@ -37,9 +37,8 @@ const KEPT_WORDS: usize = 1 << 16;
 thread_local! {
     /// Room for the text of a batch: new memory costs more than writing into it.
     static TEXT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// The same for rows that are checked, and for a tape that rows are admitted with.
+    /// The same for rows that are checked.
     static ROOM: Cell<core::BatchRoom> = Cell::default();
-    static ADMISSION: Cell<Tape> = Cell::new(Tape::new());
 }
 
 /// Write a batch of logical events as rows of generation 4. See the stub.
@@ -56,7 +55,7 @@ pub(crate) fn encode_events<'py>(
         max_depth,
         max_row_bytes,
         writer: ValueWriter::of_event(py, max_depth, 1, Spelling::JavaScript),
-        tape: ADMISSION.take(),
+        room: ROOM.take(),
         text: TEXT.take(),
         members: Vec::new(),
         has_marker: false,
@@ -71,8 +70,8 @@ pub(crate) fn encode_events<'py>(
     if encoder.text.capacity() <= KEPT_BYTES {
         TEXT.set(encoder.text);
     }
-    encoder.tape.shrink(KEPT_WORDS);
-    ADMISSION.set(encoder.tape);
+    encoder.room.shrink(KEPT_WORDS);
+    ROOM.set(encoder.room);
     encoded_rows(text, next - seq, encoder.has_marker)
 }
 
@@ -158,7 +157,7 @@ struct Encoder<'py> {
     max_depth: usize,
     max_row_bytes: u64,
     writer: ValueWriter<'py>,
-    tape: Tape,
+    room: core::BatchRoom,
     text: Vec<u8>,
     /// Members of the row that comes next, each as it begins.
     members: Vec<(&'static str, Bound<'py, PyAny>)>,
@@ -194,11 +193,11 @@ impl<'py> Encoder<'py> {
         let ranges = self.check_envelope(&members, seq)?;
         let start = self.text.len();
         self.write_row(ranges.as_deref())?;
+        self.text.push(b'\n');
         self.admit(event, &members, start)?;
         if let Some(number) = self.writer.take_loss() {
             return Err(loss_error(&number).into());
         }
-        self.text.push(b'\n');
         let len = (self.text.len() - start) as u64;
         if len > self.max_row_bytes {
             let limit = self.max_row_bytes;
@@ -282,10 +281,10 @@ impl<'py> Encoder<'py> {
             let mut exact = Vec::new();
             ValueWriter::of_event(event.py(), self.max_depth, 0, Spelling::Exact)
                 .write(event.clone(), &mut exact)?;
-            return Ok(core::admit_row(&exact, self.max_depth, &mut self.tape)?);
+            return Ok(core::admit_line(&exact, self.max_depth, &mut self.room)?);
         }
         let row = self.text.get(start..).unwrap_or_default();
-        Ok(core::admit_row(row, self.max_depth, &mut self.tape)?)
+        Ok(core::admit_line(row, self.max_depth, &mut self.room)?)
     }
 }
 

@@ -3,7 +3,8 @@
 use super::admission::admit;
 use super::envelope::{Envelope, decode_native};
 use super::header::syntax_error;
-use super::quick_event::{DEPTH, Scratch, spelled_row};
+use super::notes::Wanted;
+use super::quick_event::{DEPTH, Scratch, event_row, spelled_row};
 use super::seq_ranges::respell_seqs;
 use crate::error::{Error, ErrorKind, Location, Result};
 use crate::json::{Fault, FaultKind, Node, Tape, write_node};
@@ -73,6 +74,21 @@ pub fn check_rows(text: &[u8], seq: u64, limits: &Limits, room: &mut BatchRoom) 
         count: next - seq,
         has_marker: check.has_marker,
     })
+}
+
+/// Applies row admission (spec 30 §6) to a line of generation 4 that its caller has written, line feed included.
+///
+/// # Errors
+/// `Unsupported` or `Row`, with the rule. `Row`: the line has 4 GiB or more.
+pub fn admit_line(line: &[u8], max_depth: usize, room: &mut BatchRoom) -> Result<()> {
+    let BatchRoom { tape, scratch } = room;
+    if max_depth >= DEPTH && event_row(line, max_depth, scratch, |_| Wanted::Judged).is_some() {
+        return Ok(());
+    }
+    tape.read_row(line, max_depth)
+        .map_err(|_| Error::new(ErrorKind::Row, "the value is larger than 4 GiB"))?;
+    let may_be_retired = tape.may_be_retired();
+    Envelope::of(tape.root(line)).map_or(Ok(()), |envelope| admit(&envelope, may_be_retired))
 }
 
 struct Check<'a> {

@@ -4,7 +4,7 @@ use super::admission::admit;
 use super::seq_ranges::{SeqCodec, decode_seqs, encode_seqs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::json::number::{show_double, write_double};
-use crate::json::{Kind, Node, Tape, write_node};
+use crate::json::{Kind, Node, write_node};
 
 /// The members of a row that is an object; the last value where a key is repeated.
 #[derive(Clone, Copy)]
@@ -222,21 +222,11 @@ pub fn admit_event(event: Node<'_>) -> Result<()> {
     Envelope::of(event).map_or(Ok(()), |envelope| admit(&envelope, true))
 }
 
-/// [`admit_event`] for the text of a row, which its caller has written.
-///
-/// # Errors
-/// As for [`admit_event`]; `Row` if the text has 4 GiB or more.
-pub fn admit_row(text: &[u8], max_depth: usize, tape: &mut Tape) -> Result<()> {
-    tape.read_row(text, max_depth)
-        .map_err(|_| Error::new(ErrorKind::Row, "the value is larger than 4 GiB"))?;
-    let may_be_retired = tape.may_be_retired();
-    Envelope::of(tape.root(text)).map_or(Ok(()), |envelope| admit(&envelope, may_be_retired))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Admission;
+    use super::super::{Admission, BatchRoom, admit_line};
     use super::*;
+    use crate::json::Tape;
 
     fn encode(text: &str) -> Result<String> {
         let mut tape = Tape::new();
@@ -265,7 +255,7 @@ mod tests {
     fn rows_without_admission_rules_pass() {
         // Spec 30 §6: the types that rules A1, A5, C1, C2, D, E and F name are looked at in any case, those of rules A2
         // to A4, B, C3 and C4 where a string of theirs occurs.
-        let mut tape = Tape::new();
+        let mut room = BatchRoom::default();
         let retired = r#"[{"role":"developer","type":"tool-result"}]"#;
         let message = format!(r#"{{"role":"developer","content":{retired}}}"#);
         let all = format!(
@@ -292,8 +282,8 @@ mod tests {
             ("x", Admission::Never),
         ] {
             let mut is_refused = |data: &str| {
-                let row = format!(r#"{{"type":"{event_type}","seq":0,"time":1,"data":{data}}}"#);
-                admit_row(row.as_bytes(), 64, &mut tape).is_err()
+                let line = format!("{{\"type\":\"{event_type}\",\"seq\":0,\"time\":1,\"data\":{data}}}\n");
+                admit_line(line.as_bytes(), 64, &mut room).is_err()
             };
             let found = (is_refused("null"), is_refused(&all));
             let wanted = match expected {

@@ -14,8 +14,8 @@ mod third;
 
 pub use admission::Admission;
 pub(crate) use admission::canonical_number;
-pub use batch::{Batch, BatchRoom, check_rows};
-pub use envelope::{Envelope, admit_event, admit_row, encode_event, show};
+pub use batch::{Batch, BatchRoom, admit_line, check_rows};
+pub use envelope::{Envelope, admit_event, encode_event, show};
 pub use header::{CURRENT_GENERATION, Header, parse_header};
 pub use scanner::{Accept, Issue, Mode, Row, RowScanner, ScanOptions, ScanResult, StreamFault, Totals};
 pub(crate) use scanner::{Part, Unseen};
