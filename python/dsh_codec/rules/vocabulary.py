@@ -59,7 +59,8 @@ def metadata_fault(event: dict[str, Any], seq: int) -> RowError | None:
             return None
         if event.get("ignorable") is True and kind not in KNOWN_TYPES:
             return None
-        return refusal("V3", seq, f"{kind} must not carry surfaceOp or sourceEventSeqs")
+        message = f"{quote(kind)} must not carry surfaceOp or sourceEventSeqs"
+        return refusal("V3", seq, message)
     op = event.get("surfaceOp", MISSING)
     if op is MISSING:
         return refusal("V3", seq, f"{kind} lacks its surfaceOp")

@@ -252,9 +252,13 @@ impl<B: Blocks, const SPELLED: bool> Reader<'_, '_, B, SPELLED> {
         (self.cursor.integer()? > 0).then_some(())
     }
 
-    /// Any value inside so many arrays and objects.
+    /// Any value inside so many arrays and objects, without white space before it.
     #[inline(always)]
     fn value(&mut self, levels: usize) -> Option<Skipped> {
+        self.cursor
+            .bytes
+            .get(self.cursor.at)
+            .filter(|&&byte| byte > b' ')?;
         let (cursor, nesting) = (&mut self.cursor, &mut self.scratch.nesting);
         let skip = if SPELLED { skip_spelled_value } else { skip_value };
         let skipped = skip(cursor.bytes, cursor.at, self.max_depth - levels, nesting)?;

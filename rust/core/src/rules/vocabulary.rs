@@ -63,12 +63,7 @@ pub(super) fn check_metadata(event: &Event<'_, '_>) -> Option<Error> {
         if op.is_none() && sources.is_none() || event.kind == EventType::Unknown && event.row.is_ignorable() {
             return None;
         }
-        let name = event
-            .row
-            .event_type
-            .and_then(|name| name.text())
-            .unwrap_or_default();
-        let name = String::from_utf8_lossy(name.get(..64).unwrap_or(&name)).into_owned();
+        let name = type_name(event);
         return Some(event.refuse(
             "V3",
             format!("{name} must not carry surfaceOp or sourceEventSeqs"),
