@@ -143,9 +143,10 @@ def _decode_packed(row: dict[str, Any], kind: str, max_packed_events: int) -> De
     for gap in data["dt"]:
         if not is_sint(gap):
             _refuse(PACKED_RULE, "an entry of `dt` of a packed row is no safe integer")
-        time += int(gap)
-        if not is_sint(time):
+        reached = time + int(gap)
+        if not is_sint(reached):
             _refuse(PACKED_RULE, "a running time of a packed row leaves the safe range")
+        time = int(reached)
     if not is_count(int(row["seq0"]) + count - 1):
         _refuse(PACKED_RULE, "the last seq of a packed row leaves the safe range")
     if count > max_packed_events:
