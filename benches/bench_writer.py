@@ -136,7 +136,7 @@ class Appends:
     def close(self) -> None:
         os.close(self.file)
         self.writer.close()
-        if self.ours == self.of_text:
+        if self.ours != self.of_packer:
             # The same batch, again and again.
             batch = self.compress(self.text)
             data = Path(self.writer.path).read_bytes()[self.head_bytes :]
@@ -166,13 +166,11 @@ class Appends:
         return self.count
 
     def of_values(self) -> int:
-        first = self.writer.next_seq
-        for seq, event in enumerate(self.events, first):
-            event["seq"] = seq
-        return self.writer.append(self.events) - first
+        # Only then the seqs of the batch are right once more.
+        self.writer._stored_count = 0
+        return self.writer.append(self.events)
 
     def of_text(self) -> int:
-        # Only then the seqs of the text are right once more.
         self.writer._stored_count = 0
         return self.writer.append_rows(self.text)
 

@@ -99,6 +99,8 @@ class Writer:
         self._deadline_ms = 0.0
         self._is_closed = False
         self._fault: str | None = None
+        self._ready: AppendFile | None = None
+        self._note_ready()
 
     @classmethod
     def create(
@@ -437,7 +439,7 @@ class Writer:
             level `full`. Spec: 30 §4, §10; key order of 70 §1.
         """
         records = _records_of(stream)
-        seq = self.next_seq
+        seq = self._stored_count + self._buffered_count
         data: dict[str, Any] = {"turn": turn, "step": step}
         event: dict[str, Any] = {
             "type": "assistant/attempt",
@@ -452,7 +454,7 @@ class Writer:
             event["type"] = "assistant/message"
             event["surfaceOp"] = "append"
             source = {"kind": "model", "provider": provider, "model": model}
-            data |= _message(records, message_id, source, is_interrupted=is_interrupted)
+            _add_message(data, records, message_id, source, is_interrupted)
         data["stream"] = records
         if self._is_closed or self._fault is not None:
             self._require_open()
@@ -489,6 +491,7 @@ class Writer:
                 self._deadline_ms = self._now_ms() + self._options.window_ms
             self._buffer.append(batch)
             self._buffered_count += batch.event_count
+            self._note_ready()
         self.flush_if_due()
         return self.next_seq
 
@@ -605,16 +608,11 @@ class Writer:
             )
         except DshCodecError as error:
             raise error.located(path=self.path) from None
-        file = self._file
+        file = self._ready
         if (
             file is None
             or not event_count
             or has_marker
-            or self._buffer
-            or self._needs_marker
-            or self._truncate_to is not None
-            or self._recovered
-            or self._check is not None
             or len(text) > MAX_FRAME_PLAIN_BYTES
         ):
             self._check_batch(batch)
@@ -645,6 +643,7 @@ class Writer:
             self._commit(batch)
             del self._buffer[:taken]
             self._buffered_count -= batch.event_count
+            self._note_ready()
 
     def _commit(self, batch: EncodedRows) -> None:
         text, event_count, has_marker = batch
@@ -663,6 +662,18 @@ class Writer:
             file.append(text if self.compression == "none" else self._encode(text))
         self._needs_marker = False
         self._stored_count += event_count
+        self._note_ready()
+
+    def _note_ready(self) -> None:
+        """Note the file, if a batch has only to be written to it."""
+        is_ready = not (
+            self._buffer
+            or self._needs_marker
+            or self._truncate_to is not None
+            or self._recovered
+            or self._check is not None
+        )
+        self._ready = self._file if is_ready else None
 
     def _recover(self, file: AppendFile) -> None:
         """Spec 10 §8.4: cut, sync; recovered rows as a batch of their own, sync."""
@@ -672,6 +683,7 @@ class Writer:
         if self._recovered:
             file.append(self._encode(b"".join(self._recovered)))
             self._recovered = ()
+        self._note_ready()
 
     def _encode(self, text: bytes) -> bytes:
         if self.compression == "none":
@@ -818,31 +830,28 @@ def _records_of(stream: StreamSource | Sequence[Mapping[str, Any]]) -> Any:
     return [dict(record) for record in stream]  # type: ignore[union-attr]
 
 
-def _message(
+def _add_message(
+    data: dict[str, Any],
     records: Any,
     message_id: str,
     source: dict[str, Any],
-    *,
-    is_interrupted: bool,
-) -> dict[str, Any]:
-    """Return the members of a settlement with a message that its stream determines."""
+    is_interrupted: bool,  # noqa: FBT001 - a call by name costs more than its share
+) -> None:
+    """Add the members of a settlement with a message that its stream determines."""
     assembler = kernel.Assembler()
     assembler.push_records(records)
     replay_state = assembler.replay_state(_ABSENT)
     if replay_state is not _ABSENT:
         source["replayState"] = replay_state
     content = assembler.interrupted_blocks() if is_interrupted else assembler.blocks()
-    members: dict[str, Any] = {
-        "message": {
-            "role": "assistant",
-            "content": content,
-            "source": source,
-            "id": message_id,
-        }
+    data["message"] = {
+        "role": "assistant",
+        "content": content,
+        "source": source,
+        "id": message_id,
     }
     usage = assembler.usage(_ABSENT)
     if usage is not _ABSENT:
-        members["usage"] = usage
+        data["usage"] = usage
     if is_interrupted:
-        members["interrupted"] = True
-    return members
+        data["interrupted"] = True

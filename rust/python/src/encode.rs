@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-use dsh_codec_core::json::Tape;
 use dsh_codec_core::json::number::is_negative_zero;
+use dsh_codec_core::json::{Room, Tape};
 use dsh_codec_core::row as core;
 use dsh_codec_core::stream::Value;
 use dsh_codec_core::{Error, ErrorKind, Limits, Location};
@@ -17,6 +17,7 @@ use crate::json::too_deep;
 use crate::pybuild::TupleClass;
 use crate::pystring;
 use crate::pyvalue::PyValue;
+use crate::quick_write::QuickWriter;
 use crate::row::{tuple_class, with_node};
 use crate::write::{Spelling, ValueWriter, loss_error};
 
@@ -36,9 +37,9 @@ const KEPT_WORDS: usize = 1 << 16;
 
 thread_local! {
     /// Room for the text of a batch: new memory costs more than writing into it.
-    static TEXT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static TEXT: Cell<Room> = Cell::default();
     /// The same for rows that are checked.
-    static ROOM: Cell<core::BatchRoom> = Cell::default();
+    static ROOM: Cell<Option<Box<core::BatchRoom>>> = const { Cell::new(None) };
 }
 
 /// Write a batch of logical events as rows of generation 4. See the stub.
@@ -50,29 +51,43 @@ pub(crate) fn encode_events<'py>(
     seq: u64,
     max_row_bytes: u64,
 ) -> KernelResult<Bound<'py, PyAny>> {
-    let max_depth = Limits::default().max_depth as usize;
     let mut encoder = Encoder {
-        max_depth,
+        max_depth: Limits::default().max_depth as usize,
         max_row_bytes,
-        writer: ValueWriter::of_event(py, max_depth, 1, Spelling::JavaScript),
-        room: ROOM.take(),
+        room: None,
         text: TEXT.take(),
-        members: Vec::new(),
         has_marker: false,
     };
-    encoder.text.clear();
+    encoder.text.truncate(0);
     let mut next = seq;
-    for event in events.try_iter()? {
-        encoder.add(&event?, next).map_err(|error| located(error, next))?;
+    let mut add = |event: &Bound<'py, PyAny>| -> KernelResult<()> {
+        encoder.add(event, next).map_err(|error| located(error, next))?;
         next += 1;
+        Ok(())
+    };
+    if let Ok(list) = events.cast_exact::<PyList>() {
+        list.iter().try_for_each(|event| add(&event))?;
+    } else {
+        events.try_iter()?.try_for_each(|event| add(&event?))?;
     }
-    let text = PyBytes::new(py, &encoder.text).into_any();
+    let text = PyBytes::new(py, encoder.text.text()).into_any();
     if encoder.text.capacity() <= KEPT_BYTES {
         TEXT.set(encoder.text);
     }
-    encoder.room.shrink(KEPT_WORDS);
-    ROOM.set(encoder.room);
+    if let Some(room) = encoder.room {
+        keep_room(room);
+    }
     encoded_rows(text, next - seq, encoder.has_marker)
+}
+
+/// Room for the check of rows, which [`keep_room`] takes back.
+fn take_room() -> Box<core::BatchRoom> {
+    ROOM.take().unwrap_or_default()
+}
+
+fn keep_room(mut room: Box<core::BatchRoom>) {
+    room.shrink(KEPT_WORDS);
+    ROOM.set(Some(room));
 }
 
 /// Check rows that come as text, and respell those that the harness would spell otherwise. See the stub.
@@ -90,14 +105,13 @@ pub(crate) fn encode_rows<'py>(
         max_row_bytes,
         ..Limits::default()
     };
-    let mut room = ROOM.take();
+    let mut room = take_room();
     let batch = if text.len() <= QUICK_BYTES {
         core::check_rows(text, seq, &limits, &mut room)
     } else {
         py.detach(|| core::check_rows(text, seq, &limits, &mut room))
     }?;
-    room.shrink(KEPT_WORDS);
-    ROOM.set(room);
+    keep_room(room);
     let text = match (&batch.respelled, rows.cast_exact::<PyBytes>()) {
         (Some(respelled), _) => PyBytes::new(py, respelled),
         (None, Ok(own)) => own.clone(),
@@ -153,25 +167,49 @@ struct Members<'py> {
     sources: Option<Bound<'py, PyAny>>,
 }
 
-struct Encoder<'py> {
+struct Encoder {
     max_depth: usize,
     max_row_bytes: u64,
-    writer: ValueWriter<'py>,
-    room: core::BatchRoom,
-    text: Vec<u8>,
-    /// Members of the row that comes next, each as it begins.
-    members: Vec<(&'static str, Bound<'py, PyAny>)>,
+    /// Taken where a row has to be looked at.
+    room: Option<Box<core::BatchRoom>>,
+    text: Room,
     has_marker: bool,
 }
 
-impl<'py> Encoder<'py> {
+/// Members of an event, each with the text that it begins with in its row.
+type RowMembers<'py> = Vec<(&'static str, Bound<'py, PyAny>)>;
+
+impl Encoder {
     /// Checks one event and appends its row.
-    fn add(&mut self, event: &Bound<'py, PyAny>, seq: u64) -> KernelResult<()> {
+    fn add(&mut self, event: &Bound<'_, PyAny>, seq: u64) -> KernelResult<()> {
+        let start = self.text.len();
+        let mut quick = QuickWriter::new(event.py(), &mut self.text);
+        if let Some(admission) = quick.event(event, seq, self.max_depth) {
+            if admission == core::Admission::Always
+                || (admission == core::Admission::IfRetired && quick.may_be_retired)
+            {
+                self.admit_text(start)?;
+            }
+        } else {
+            self.text.truncate(start);
+            self.add_any(event, seq, start)?;
+        }
+        let len = (self.text.len() - start) as u64;
+        if len > self.max_row_bytes {
+            let limit = self.max_row_bytes;
+            let message = format!("the row has {len} bytes, more than max_row_bytes ({limit})");
+            return Err(Error::limit("max_row_bytes", limit, message).into());
+        }
+        Ok(())
+    }
+
+    /// [`Encoder::add`] of any event, but for the length of its row.
+    fn add_any(&mut self, event: &Bound<'_, PyAny>, seq: u64, start: usize) -> KernelResult<()> {
         let Ok(dict) = event.cast_exact::<PyDict>() else {
             return malformed("10 §5.1", "a row has to be a JSON object");
         };
         let mut members = Members::default();
-        self.members.clear();
+        let mut row = RowMembers::new();
         for (key, value) in dict.iter() {
             let name = key.cast::<PyString>().ok();
             // A `str` of another class is not kept as ASCII, whatever it spells.
@@ -188,28 +226,21 @@ impl<'py> Encoder<'py> {
                 _ => return unknown_key(&key),
             };
             *place = Some(value.clone());
-            self.members.push((name, value));
+            row.push((name, value));
         }
         let ranges = self.check_envelope(&members, seq)?;
-        let start = self.text.len();
-        self.write_row(ranges.as_deref())?;
-        self.text.push(b'\n');
-        self.admit(event, &members, start)?;
-        if let Some(number) = self.writer.take_loss() {
-            return Err(loss_error(&number).into());
+        let mut writer = ValueWriter::of_event(event.py(), self.max_depth, 1, Spelling::JavaScript);
+        self.write_row(row, ranges.as_deref(), &mut writer)?;
+        self.admit(event, &members, start, &mut writer)?;
+        match writer.take_loss() {
+            Some(number) => Err(loss_error(&number).into()),
+            None => Ok(()),
         }
-        let len = (self.text.len() - start) as u64;
-        if len > self.max_row_bytes {
-            let limit = self.max_row_bytes;
-            let message = format!("the row has {len} bytes, more than max_row_bytes ({limit})");
-            return Err(Error::limit("max_row_bytes", limit, message).into());
-        }
-        Ok(())
     }
 
     /// Checks the members of an event; returns the range form of its `sourceEventSeqs`.
-    fn check_envelope(&mut self, members: &Members<'py>, seq: u64) -> KernelResult<Option<Vec<u8>>> {
-        let value = |member: &Option<Bound<'py, PyAny>>| member.clone().map(PyValue);
+    fn check_envelope(&mut self, members: &Members<'_>, seq: u64) -> KernelResult<Option<Vec<u8>>> {
+        let value = |member: &Option<_>| member.clone().map(PyValue);
         let event_type = value(&members.event_type);
         let Some(event_type) = event_type.as_ref().and_then(Value::text) else {
             return malformed("10 §5.1", "the type of a row has to be a string");
@@ -247,28 +278,41 @@ impl<'py> Encoder<'py> {
         ranges_of(sources, seq).map(Some)
     }
 
-    /// Appends the row of an event without its line feed.
-    fn write_row(&mut self, ranges: Option<&[u8]>) -> KernelResult<()> {
+    /// Appends the row of an event.
+    fn write_row<'py>(
+        &mut self,
+        members: RowMembers<'py>,
+        ranges: Option<&[u8]>,
+        writer: &mut ValueWriter<'py>,
+    ) -> KernelResult<()> {
         if self.max_depth == 0 {
             return Err(too_deep(self.max_depth, None).into());
         }
-        let mut before = b'{';
-        for (name, value) in self.members.drain(..) {
-            self.text.push(before);
-            self.text.extend_from_slice(name.as_bytes());
-            before = b',';
-            match ranges {
-                Some(ranges) if name == SOURCES => self.text.extend_from_slice(ranges),
-                _ => self.writer.write(value, &mut self.text)?,
+        self.text.with_vec(|text| {
+            let mut before = b'{';
+            for (name, value) in members {
+                text.push(before);
+                text.extend_from_slice(name.as_bytes());
+                before = b',';
+                match ranges {
+                    Some(ranges) if name == SOURCES => text.extend_from_slice(ranges),
+                    _ => writer.write(value, text)?,
+                }
             }
-        }
-        self.text.push(b'}');
-        Ok(())
+            text.extend_from_slice(b"}\n");
+            Ok(())
+        })
     }
 
     /// Applies row admission (spec 30 §6) to the row that starts at `start`.
-    fn admit(&mut self, event: &Bound<'py, PyAny>, members: &Members<'py>, start: usize) -> KernelResult<()> {
-        let may_be_retired = self.writer.take_may_be_retired();
+    fn admit(
+        &mut self,
+        event: &Bound<'_, PyAny>,
+        members: &Members<'_>,
+        start: usize,
+        writer: &mut ValueWriter<'_>,
+    ) -> KernelResult<()> {
+        let may_be_retired = writer.take_may_be_retired();
         let event_type = members.event_type.clone().map(PyValue);
         let event_type = event_type.as_ref().and_then(Value::text).unwrap_or_default();
         match core::Admission::of(&event_type) {
@@ -276,15 +320,22 @@ impl<'py> Encoder<'py> {
             core::Admission::IfRetired if may_be_retired => {}
             _ => return Ok(()),
         }
-        if self.writer.has_loss() {
+        if writer.has_loss() {
             // The row does not hold what the event does.
             let mut exact = Vec::new();
             ValueWriter::of_event(event.py(), self.max_depth, 0, Spelling::Exact)
                 .write(event.clone(), &mut exact)?;
-            return Ok(core::admit_line(&exact, self.max_depth, &mut self.room)?);
+            let room = self.room.get_or_insert_with(take_room);
+            return Ok(core::admit_line(&exact, self.max_depth, room)?);
         }
-        let row = self.text.get(start..).unwrap_or_default();
-        Ok(core::admit_line(row, self.max_depth, &mut self.room)?)
+        self.admit_text(start)
+    }
+
+    /// Applies row admission to the row that starts at `start` and holds what its event does.
+    fn admit_text(&mut self, start: usize) -> KernelResult<()> {
+        let row = self.text.text().get(start..).unwrap_or_default();
+        let room = self.room.get_or_insert_with(take_room);
+        Ok(core::admit_line(row, self.max_depth, room)?)
     }
 }
 

@@ -1,5 +1,5 @@
 //! The extension module `dsh_codec._native`: bindings of the core, and nothing about the format.
-#![deny(unsafe_code)] // allowed in pystring.rs and pybuild.rs
+#![deny(unsafe_code)] // allowed in pystring.rs, pybuild.rs, view.rs and for its doors in quick_write.rs
 
 mod attempt_text;
 mod buffer;
@@ -17,11 +17,13 @@ mod packed_text;
 mod pybuild;
 mod pystring;
 mod pyvalue;
+mod quick_write;
 mod row;
 mod runs;
 mod sidecar;
 mod small_int;
 mod stream;
+mod view;
 mod write;
 
 use pyo3::prelude::*;

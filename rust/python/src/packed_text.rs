@@ -65,6 +65,43 @@ impl PackedText {
                 ..Self::default()
             };
         })?;
+        self.write_whole(py, records, out)
+    }
+
+    /// [`PackedText::write`], if nothing has come that is not written yet, and no code of Python runs; else None.
+    pub(crate) fn write_ready(
+        &self,
+        py: Python<'_>,
+        records: &[Packed<Py<PyAny>>],
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let open = records.get(self.records..)?;
+        let is_ascii = |name: &Option<Py<PyAny>>| {
+            let name = name.as_ref().map(|name| name.bind(py));
+            name.is_none_or(|name| {
+                name.cast_exact()
+                    .is_ok_and(|name| pystring::as_ascii(name).is_some())
+            })
+        };
+        let is_ready = match open {
+            [] => true,
+            [Packed::Run(run)] => {
+                run.members.len() == self.members && is_ascii(&run.id) && is_ascii(&run.name)
+            }
+            _ => false,
+        };
+        if self.is_given_up || !is_ready {
+            return None;
+        }
+        self.write_whole(py, records, out).ok()
+    }
+
+    fn write_whole(
+        &self,
+        py: Python<'_>,
+        records: &[Packed<Py<PyAny>>],
+        out: &mut Vec<u8>,
+    ) -> KernelResult<bool> {
         out.reserve(self.whole.len() + self.dt.len() + self.texts.len() + 256);
         out.push(b'[');
         out.extend_from_slice(&self.whole);

@@ -107,38 +107,6 @@ pub(crate) fn as_ascii<'a>(text: &'a Bound<'_, PyString>) -> Option<&'a [u8]> {
     None
 }
 
-/// Writes a short text of characters below U+10000 that is not all ASCII as UTF-8; None if it is another, or has a half
-/// of a pair.
-///
-/// No other text is asked for what the interpreter keeps of it, or makes it keep.
-#[inline]
-pub(crate) fn short_utf8<'a, const N: usize>(
-    text: &Bound<'_, PyString>,
-    out: &'a mut [u8; N],
-) -> Option<&'a [u8]> {
-    let object = text.as_ptr();
-    // SAFETY: the object is a `str`, and alive as long as `text` is borrowed.
-    let kind = unsafe { ffi::PyUnicode_KIND(object) };
-    // SAFETY: as above.
-    let len = unsafe { ffi::PyUnicode_GET_LENGTH(object) }.cast_unsigned();
-    // Three bytes for each.
-    if kind != ffi::PyUnicode_2BYTE_KIND || len > N / 3 {
-        return None;
-    }
-    // SAFETY: as above; characters of kind 2 are 16 bits wide.
-    let data = unsafe { ffi::PyUnicode_2BYTE_DATA(object) };
-    // SAFETY: `data` has `len` characters, which do not change, and lives as long as the string.
-    let units = unsafe { std::slice::from_raw_parts(data, len) };
-    let mut end = 0;
-    for &unit in units {
-        let place = out.get_mut(end..)?;
-        end += char::from_u32(u32::from(unit))?
-            .encode_utf8(place.get_mut(..3)?)
-            .len();
-    }
-    out.get(..end)
-}
-
 /// The text as WTF-8: halves that stand side by side are one character, others are three bytes.
 #[inline]
 pub(crate) fn to_wtf8<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, [u8]>> {

@@ -1,5 +1,6 @@
-//! The integers that the interpreter makes once, and their text.
+//! The integers that the interpreter makes once, and their text with a comma behind it.
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyInt;
@@ -31,8 +32,8 @@ impl SmallInts {
         let mut places: Vec<_> = (0..PLACES).map(|_| Place::default()).collect();
         for number in NUMBERS {
             let object = PyInt::new(py, number);
-            let digits = number.to_string();
-            if let Some(place) = places.get_mut(place_of(object.as_any()))
+            let digits = format!("{number},");
+            if let Some(place) = places.get_mut(place_of(object.as_ptr()))
                 && let Ok(len) = u8::try_from(digits.len())
             {
                 let mut text = [0; 4];
@@ -46,16 +47,18 @@ impl SmallInts {
         Self(places)
     }
 
-    /// The digits of such an integer, and how many bytes they are.
-    #[inline]
-    pub(crate) fn text_of(&self, object: &Bound<'_, PyAny>) -> Option<([u8; 4], usize)> {
+    /// The digits of such an integer and a comma, and how many bytes they are.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs more than the look")]
+    pub(crate) fn text_of(&self, object: *mut ffi::PyObject) -> Option<([u8; 4], usize)> {
         let place = self.0.get(place_of(object))?;
-        let is_same = place.object.as_ref().is_some_and(|held| held.is(object));
+        let is_same = place.object.as_ref().is_some_and(|held| held.as_ptr() == object);
         is_same.then_some((place.text, usize::from(place.len)))
     }
 }
 
-#[inline]
-fn place_of(object: &Bound<'_, PyAny>) -> usize {
-    object.as_ptr().addr() / 16 % PLACES
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a call costs more than the look")]
+fn place_of(object: *mut ffi::PyObject) -> usize {
+    object.addr() / 16 % PLACES
 }

@@ -275,6 +275,12 @@ impl Packer {
         let packing = &mut *lock(&self.0, py);
         packing.text.write(py, packing.packer.records(), max_depth, out)
     }
+
+    /// [`Packer::write`] without any code of Python: None if some would run, or another thread uses the packer.
+    pub(crate) fn write_ready(&self, py: Python<'_>, out: &mut Vec<u8>) -> Option<bool> {
+        let packing = self.0.try_lock().ok()?;
+        packing.text.write_ready(py, packing.packer.records(), out)
+    }
 }
 
 #[pymethods]

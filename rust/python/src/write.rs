@@ -1,8 +1,8 @@
 //! Python values as JSON text, in one walk and without recursion.
 
-use dsh_codec_core::json::number::{is_safe, write_double};
-use dsh_codec_core::json::text::{SHORT_LEN, SHORT_ROOM, put_short, write_string};
-use dsh_codec_core::json::{is_retired, order_keys};
+use dsh_codec_core::json::number::{self, is_safe, write_double};
+use dsh_codec_core::json::text::write_string;
+use dsh_codec_core::json::{Room, is_retired, order_keys};
 use dsh_codec_core::{Error, ErrorKind};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use crate::errors::KernelResult;
 use crate::json::too_deep;
 use crate::pystring;
-use crate::small_int::SmallInts;
+use crate::quick_write::QuickWriter;
 use crate::stream::Packer;
 
 /// How −0 and numbers that are not finite are written.
@@ -52,7 +52,6 @@ struct Notes<'py> {
     spelling: Spelling,
     loss: Option<Bound<'py, PyAny>>,
     may_be_retired: bool,
-    small_ints: &'static SmallInts,
 }
 
 /// Writer of any number of values.
@@ -71,7 +70,7 @@ pub(crate) struct ValueWriter<'py> {
 
 impl<'py> ValueWriter<'py> {
     /// A writer of values that stand inside `outer` arrays or objects.
-    pub(crate) fn new(py: Python<'py>, max_depth: usize, outer: usize, spelling: Spelling) -> Self {
+    pub(crate) fn new(_py: Python<'py>, max_depth: usize, outer: usize, spelling: Spelling) -> Self {
         Self {
             max_depth,
             cuts: false,
@@ -83,7 +82,6 @@ impl<'py> ValueWriter<'py> {
                 spelling,
                 loss: None,
                 may_be_retired: false,
-                small_ints: SmallInts::get(py),
             },
         }
     }
@@ -121,6 +119,22 @@ impl<'py> ValueWriter<'py> {
 
     /// Appends a value. After an error the writer is of no more use.
     pub(crate) fn write(&mut self, value: Bound<'py, PyAny>, out: &mut Vec<u8>) -> KernelResult<()> {
+        let start = out.len();
+        let mut room = Room::from(std::mem::take(out));
+        let mut quick = QuickWriter::new(value.py(), &mut room);
+        let written = quick.value(&value, self.max_depth - self.outer.min(self.max_depth));
+        let may_be_retired = quick.may_be_retired;
+        *out = room.into();
+        if written.is_some() {
+            self.notes.may_be_retired |= may_be_retired;
+            return Ok(());
+        }
+        out.truncate(start);
+        self.write_any(value, out)
+    }
+
+    /// [`ValueWriter::write`] of what is no usual value, or an error.
+    fn write_any(&mut self, value: Bound<'py, PyAny>, out: &mut Vec<u8>) -> KernelResult<()> {
         if !write_scalar(&value, &mut self.notes, out)? {
             self.enter(value, out)?;
         }
@@ -217,88 +231,21 @@ impl<'py> ValueWriter<'py> {
 }
 
 /// Writes elements up to one that has children, which is returned; None at the end.
-#[inline]
 fn write_elements<'py>(
-    elements: &mut impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
+    elements: &mut impl Iterator<Item = Bound<'py, PyAny>>,
     notes: &mut Notes<'py>,
     out: &mut Vec<u8>,
 ) -> KernelResult<Option<Bound<'py, PyAny>>> {
-    let mut next = elements.next();
-    while let Some(element) = next {
+    for element in elements {
         // Strings end in a quote, so a bracket at the end is a bracket.
         if out.last() != Some(&b'[') {
             out.push(b',');
         }
-        next = if write_common(&element, notes, out) {
-            write_short_elements(elements, notes, out)
-        } else if write_scalar(&element, notes, out)? {
-            elements.next()
-        } else {
+        if !write_scalar(&element, notes, out)? {
             return Ok(Some(element));
-        };
+        }
     }
     Ok(None)
-}
-
-/// Writes what most elements behind the first are, each with a comma before it: short texts and small integers. Returns
-/// the first that is neither.
-///
-/// The room for many of them is made at once, so each is nothing but a few stores.
-#[inline]
-fn write_short_elements<'py>(
-    elements: &mut impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
-    notes: &mut Notes<'py>,
-    out: &mut Vec<u8>,
-) -> Option<Bound<'py, PyAny>> {
-    const ROOM: usize = 1 + SHORT_ROOM;
-    const MOST: usize = 64;
-    let mut at_once = 8;
-    loop {
-        let count = elements.len().min(at_once);
-        at_once = MOST;
-        let mut len = out.len(); // what is behind is room
-        out.resize(len + count * ROOM, b',');
-        let mut other = None;
-        while let Some([comma, place @ ..]) =
-            out.get_mut(len..).and_then(|room| room.first_chunk_mut::<ROOM>())
-            && let Some(element) = elements.next()
-        {
-            let Some(written) = put_element(&element, notes, place) else {
-                other = Some(element);
-                break;
-            };
-            *comma = b',';
-            len += 1 + written;
-        }
-        out.truncate(len);
-        if other.is_some() || count == 0 {
-            return other;
-        }
-    }
-}
-
-/// Writes a short text or small integer; returns how many bytes. No code of Python runs meanwhile.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "a call costs as much as the value")]
-fn put_element(
-    element: &Bound<'_, PyAny>,
-    notes: &mut Notes<'_>,
-    place: &mut [u8; SHORT_ROOM],
-) -> Option<usize> {
-    if let Ok(text) = element.cast_exact::<PyString>() {
-        let mut other = [0; SHORT_LEN];
-        let text = match pystring::as_ascii(text) {
-            Some(ascii) => {
-                notes.may_be_retired |= is_retired(ascii);
-                ascii
-            }
-            None => pystring::short_utf8(text, &mut other)?,
-        };
-        return put_short(text, place);
-    }
-    let (text, len) = notes.small_ints.text_of(element)?;
-    *place.first_chunk_mut()? = text;
-    Some(len)
 }
 
 /// Writes members up to one whose value has children, which is returned; None at the end.
@@ -316,32 +263,11 @@ fn write_members<'py>(
         }
         write_string(&pystring::to_wtf8(&key)?, out);
         out.push(b':');
-        if !write_common(&value, notes, out) && !write_scalar(&value, notes, out)? {
+        if !write_scalar(&value, notes, out)? {
             return Ok(Some(value));
         }
     }
     Ok(None)
-}
-
-/// Writes what most values are, a text in ASCII or a small integer; false for any other.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "a call costs as much as the value")]
-fn write_common(value: &Bound<'_, PyAny>, notes: &mut Notes<'_>, out: &mut Vec<u8>) -> bool {
-    if let Ok(text) = value.cast_exact::<PyString>()
-        && let Some(ascii) = pystring::as_ascii(text)
-    {
-        notes.may_be_retired |= is_retired(ascii);
-        write_string(ascii, out);
-        return true;
-    }
-    if let Ok(integer) = value.cast_exact::<PyInt>()
-        && let Ok(small) = integer.extract::<i64>()
-        && is_safe(small)
-    {
-        write_small(small, out);
-        return true;
-    }
-    false
 }
 
 /// Writes a value that has no children; false if it has, or is no JSON value.
@@ -350,14 +276,8 @@ fn write_scalar<'py>(
     notes: &mut Notes<'py>,
     out: &mut Vec<u8>,
 ) -> KernelResult<bool> {
-    // The commonest first. Subclasses count as what they are derived from, but for `bool`.
-    if let Ok(text) = value.cast_exact::<PyString>() {
-        write_text(text, notes, out)?;
-    } else if let Ok(integer) = value.cast_exact::<PyInt>() {
-        write_integer(integer, notes, out)?;
-    } else if value.is_exact_instance_of::<PyDict>() || value.is_exact_instance_of::<PyList>() {
-        return Ok(false);
-    } else if value.is_none() {
+    // Subclasses count as what they are derived from, but for `bool`.
+    if value.is_none() {
         out.extend_from_slice(b"null");
     } else if let Ok(boolean) = value.cast::<PyBool>() {
         out.extend_from_slice(if boolean.is_true() { b"true" } else { b"false" });
@@ -373,7 +293,6 @@ fn write_scalar<'py>(
     Ok(true)
 }
 
-#[inline]
 fn write_text(text: &Bound<'_, PyString>, notes: &mut Notes<'_>, out: &mut Vec<u8>) -> KernelResult<()> {
     let text = pystring::to_wtf8(text)?;
     notes.may_be_retired |= is_retired(&text);
@@ -381,52 +300,16 @@ fn write_text(text: &Bound<'_, PyString>, notes: &mut Notes<'_>, out: &mut Vec<u
     Ok(())
 }
 
-#[inline]
 fn write_integer<'py>(
     integer: &Bound<'py, PyInt>,
     notes: &mut Notes<'py>,
     out: &mut Vec<u8>,
 ) -> KernelResult<()> {
     match integer.extract::<i64>() {
-        Ok(small) if is_safe(small) => write_small(small, out),
+        Ok(small) if is_safe(small) => number::write_integer(small, out),
         wide => write_wide(integer, wide.ok(), notes, out)?,
     }
     Ok(())
-}
-
-#[inline]
-fn write_small(small: i64, out: &mut Vec<u8>) {
-    // Most times between chunks.
-    if let Ok(number @ 0..100) = u8::try_from(small) {
-        if number >= 10 {
-            out.push(b'0' + number / 10);
-        }
-        out.push(b'0' + number % 10);
-        return;
-    }
-    write_digits(small, out);
-}
-
-#[inline(never)]
-fn write_digits(small: i64, out: &mut Vec<u8>) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut rest = small.unsigned_abs();
-    loop {
-        at -= 1;
-        // The remainder is a digit.
-        if let (Some(place), Ok(digit)) = (digits.get_mut(at), u8::try_from(rest % 10)) {
-            *place = b'0' + digit;
-        }
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if small < 0 {
-        out.push(b'-');
-    }
-    out.extend_from_slice(digits.get(at..).unwrap_or_default());
 }
 
 /// Writes an integer from 2^53 on: the nearest double, which is what the harness sees (spec 10 §1).

@@ -231,7 +231,7 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// The escape of a byte, with room behind it, and its length.
 #[inline(always)]
-fn escape_of(byte: u8) -> (&'static [u8; 8], usize) {
+pub(super) fn escape_of(byte: u8) -> (&'static [u8; 8], usize) {
     let escape = ESCAPES.get(usize::from(byte)).unwrap_or(&[0; 8]);
     (escape, usize::from(escape[7]))
 }
@@ -249,20 +249,23 @@ fn push_unit(unit: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b'\\', b'u', hex(high >> 4), hex(high), hex(low >> 4), hex(low)]);
 }
 
-/// Appends whole blocks of a text without halves; returns what is behind them.
-struct WriteBlocks<'a, 'o>(&'a [u8], &'o mut Vec<u8>);
+/// Writes whole blocks of a text without halves where the given bytes of the output end, whatever it has behind them;
+/// returns what is behind the blocks, and where the output ends now.
+pub(super) struct WriteBlocks<'a, 'o>(pub(super) &'a [u8], pub(super) &'o mut Vec<u8>, pub(super) usize);
+
+/// Bytes of a block.
+pub(super) const BLOCK: usize = 64;
 
 /// Bytes that a block may become, and room for one more copy of a block.
 const ESCAPED_BLOCK: usize = 6 * 64 + 64;
 
 impl<'a> Task for WriteBlocks<'a, '_> {
-    type Output = &'a [u8];
+    type Output = (&'a [u8], usize);
 
     #[inline(always)]
     fn run<B: Blocks>(self, blocks: B) -> Self::Output {
-        let Self(text, out) = self;
+        let Self(text, out, mut len) = self;
         let (chunks, rest) = text.as_chunks::<64>();
-        let mut len = out.len(); // what is behind is room
         for (number, chunk) in chunks.iter().enumerate() {
             if out.len() - len < ESCAPED_BLOCK {
                 out.resize(len + (text.len() - 64 * number) + ESCAPED_BLOCK, 0);
@@ -275,8 +278,7 @@ impl<'a> Task for WriteBlocks<'a, '_> {
                 special => put_escaped(text.get(64 * number..).unwrap_or_default(), special, place),
             };
         }
-        out.truncate(len);
-        rest
+        (rest, len)
     }
 }
 
@@ -326,20 +328,29 @@ fn put_run(text: &[u8], start: usize, end: usize, place: &mut [u8; ESCAPED_BLOCK
     len
 }
 
-/// Whether any of eight bytes may have to be written otherwise: a quote, a backslash, a control character, or the first
-/// of a half.
+const ONES: u64 = 0x0101_0101_0101_0101;
+const TOPS: u64 = 0x8080_8080_8080_8080;
+
+/// The top bits of those of eight bytes that may be `byte`. The lowest that is, is found for sure; bytes above it may
+/// be, which makes no difference to who asks whether there is any.
+#[inline(always)]
+fn equal(word: u64, byte: u8) -> u64 {
+    let x = word ^ (ONES * u64::from(byte));
+    x.wrapping_sub(ONES) & !x & TOPS
+}
+
+/// Whether any of eight characters of ASCII is escaped: a quote, a backslash, a control character.
+#[inline(always)]
+pub(super) fn has_escaped(word: u64) -> bool {
+    let below_space = word.wrapping_sub(ONES * 0x20) & !word & TOPS;
+    below_space | equal(word, b'"') | equal(word, b'\\') != 0
+}
+
+/// Whether any of eight bytes may have to be written otherwise: one that is escaped, or the first of a half.
 #[inline(always)]
 fn has_special(bytes: &[u8; 8]) -> bool {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const TOPS: u64 = 0x8080_8080_8080_8080;
     let word = u64::from_le_bytes(*bytes);
-    // The lowest byte that matches is found for sure; bytes above it may be, which makes no difference.
-    let equal = |byte: u8| {
-        let x = word ^ (ONES * u64::from(byte));
-        x.wrapping_sub(ONES) & !x
-    };
-    let below_space = word.wrapping_sub(ONES * 0x20) & !word;
-    (below_space | equal(b'"') | equal(b'\\') | equal(0xed)) & TOPS != 0
+    has_escaped(word) || equal(word, 0xed) != 0
 }
 
 /// Whether a text is written as it stands; only asked for short ones.
@@ -433,7 +444,10 @@ pub fn write_string(text: &[u8], out: &mut Vec<u8>) {
 fn write_rest(text: &[u8], out: &mut Vec<u8>) {
     // Halves begin with 0xed, as some characters do.
     let text = if text.len() >= 64 && memchr::memchr(0xed, text).is_none() {
-        dispatch(WriteBlocks(text, out))
+        let start = out.len();
+        let (rest, len) = dispatch(WriteBlocks(text, out, start));
+        out.truncate(len);
+        rest
     } else {
         text
     };
