@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from dsh_codec.errors import DshCodecError
+from dsh_codec.settlement import settlement_event
 from dsh_codec.values import deep_equal, join_fragments
 
 if TYPE_CHECKING:
@@ -443,22 +444,37 @@ def test_rows_are_written_as_their_events_are(kernel, data, time, spaces):
 
 
 @QUICK
-@given(timed=timed_chunks)
-def test_packer_is_written_as_its_records(kernel, timed):
+@given(
+    timed=timed_chunks,
+    time=times,
+    members=st.tuples(values, values),
+    message=st.none() | st.tuples(values, values, values),
+    is_interrupted=st.booleans(),
+)
+def test_packer_is_settled_as_its_records(
+    kernel, timed, time, members, message, is_interrupted
+):
     """After every chunk, and if it is asked for only once."""
-    here = {"type": "assistant/attempt", "seq": 0, "time": 1}
+    given = (*members, time, message, is_interrupted)
 
-    def written(stream: Any) -> Any:
-        event = {**here, "data": {"a": 1, "stream": stream}}
-        return outcome(lambda: kernel.encode_events([event], 0))
+    def written(packer: Any) -> Any:
+        return outcome(lambda: packer.encode_settlement(given, 0))
+
+    def expected(packer: Any) -> Any:
+        def encoded() -> Any:
+            records = packer.snapshot()
+            event = settlement_event(kernel.Assembler(), records, 0, *given)
+            return kernel.encode_events([event], 0)
+
+        return outcome(encoded)
 
     packer = kernel.Packer()
-    for time, chunk in timed:
-        packer.push(time, chunk)
-        assert written(packer) == written(packer.snapshot())
+    for time_ms, chunk in timed:
+        packer.push(time_ms, chunk)
+        assert written(packer) == expected(packer)
     last = kernel.Packer()
     last.extend(timed)
-    assert written(last) == written(packer.snapshot())
+    assert written(last) == expected(packer)
 
 
 @QUICK

@@ -87,7 +87,7 @@ def dump(value: Any, /, *, max_depth: int = 1024) -> bytes:
 class Packer:
     """Accumulator that packs timed chunks into records as they arrive. Spec: 20 §3.
 
-    The native one also keeps the JSON text of what was pushed, for `encode_events`.
+    The native one also keeps the JSON text of what was pushed, for `encode_settlement`.
     """
 
     def __init__(self) -> None: ...
@@ -114,6 +114,30 @@ class Packer:
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Return the records so far, detached from the packer. Key order of 20 §2."""
+
+    def encode_settlement(
+        self,
+        given: tuple[int, int, int, tuple[str, str, str] | None, bool],
+        seq: int,
+        /,
+        *,
+        max_row_bytes: int = 268435456,
+    ) -> EncodedRows:
+        """Write the event that settles the attempt: `encode_events` of what `settlement_event` makes.
+
+        Args:
+            given: Turn, step, time in milliseconds since the Unix epoch; id, provider and model
+                of the message, or None if the attempt gave none; whether it was interrupted.
+            seq: The seq that the event has to have.
+            max_row_bytes: Bytes in the row, line feed included.
+
+        Raises:
+            StreamError: The chunks cannot be assembled.
+            DshCodecError, TypeError: As for `encode_events`.
+
+        Note:
+            Spec: 30 §4, §10; key order of 70 §1.
+        """
 
 def pack(timed: Iterable[TimedChunk | Mapping[str, Any]], /) -> list[dict[str, Any]]:
     """Pack timed chunks into records: `Packer`, `extend`, `snapshot` in one call.
@@ -755,8 +779,7 @@ def encode_events(
     """Check a batch of logical events and write it as rows, so that every reader accepts them.
 
     Args:
-        events: Dictionaries. A member of their `data` may be a `Packer`, which stands for its
-            records; its text was written while its chunks came.
+        events: Dictionaries.
         seq: The seq that the first has to have; the others count on.
         max_row_bytes: Bytes in one row, line feed included.
 

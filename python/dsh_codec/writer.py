@@ -23,6 +23,7 @@ from dsh_codec.log import open as open_log
 from dsh_codec.names import log_path
 from dsh_codec.place import locate, read_for_append, require_new
 from dsh_codec.report import Level
+from dsh_codec.settlement import settlement_event
 
 if TYPE_CHECKING:
     import os
@@ -438,26 +439,25 @@ class Writer:
             Content, usage and replay state are those of the stream, so the settlement passes
             level `full`. Spec: 30 §4, §10; key order of 70 §1.
         """
-        records = _records_of(stream)
-        seq = self._stored_count + self._buffered_count
-        data: dict[str, Any] = {"turn": turn, "step": step}
-        event: dict[str, Any] = {
-            "type": "assistant/attempt",
-            "seq": seq,
-            "time": time_ms,
-            "data": data,
-        }
-        if message_id is not None:
-            if not provider or not model:
-                message = "a message needs the provider and the model that gave it"
-                raise ValueError(message)
-            event["type"] = "assistant/message"
-            event["surfaceOp"] = "append"
-            source = {"kind": "model", "provider": provider, "model": model}
-            _add_message(data, records, message_id, source, is_interrupted)
-        data["stream"] = records
         if self._is_closed or self._fault is not None:
             self._require_open()
+        message = None
+        if message_id is not None:
+            if not provider or not model:
+                text = "a message needs the provider and the model that gave it"
+                raise ValueError(text)
+            message = (message_id, provider, model)
+        seq = self._stored_count + self._buffered_count
+        given = (turn, step, time_ms, message, is_interrupted)
+        if type(stream) is kernel.Packer:
+            self._append(stream.encode_settlement, given)
+            return seq
+        try:
+            event = settlement_event(
+                kernel.Assembler(), _records_of(stream), seq, *given
+            )
+        except DshCodecError as error:
+            raise error.located(path=self.path) from None
         self._append(kernel.encode_events, (event,))
         return seq
 
@@ -791,7 +791,6 @@ def _dictionaries(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [event if type(event) is dict else dict(event) for event in events]
 
 
-_ABSENT: Final = object()
 _NO_ROWS: Final = EncodedRows(b"", 0, has_marker=False)
 
 
@@ -820,38 +819,10 @@ def _joined(batches: list[EncodedRows]) -> tuple[EncodedRows, int]:
     return EncodedRows(b"".join(texts), sum(counts), any(markers)), taken
 
 
-def _records_of(stream: StreamSource | Sequence[Mapping[str, Any]]) -> Any:
-    """Return what stands for the records: the kernel's own packer writes them itself."""
-    if type(stream) is kernel.Packer:
-        return stream
+def _records_of(
+    stream: StreamSource | Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
     snapshot = getattr(stream, "snapshot", None)
     if snapshot is not None:
-        return snapshot()
+        return snapshot()  # type: ignore[no-any-return]
     return [dict(record) for record in stream]  # type: ignore[union-attr]
-
-
-def _add_message(
-    data: dict[str, Any],
-    records: Any,
-    message_id: str,
-    source: dict[str, Any],
-    is_interrupted: bool,  # noqa: FBT001 - a call by name costs more than its share
-) -> None:
-    """Add the members of a settlement with a message that its stream determines."""
-    assembler = kernel.Assembler()
-    assembler.push_records(records)
-    replay_state = assembler.replay_state(_ABSENT)
-    if replay_state is not _ABSENT:
-        source["replayState"] = replay_state
-    content = assembler.interrupted_blocks() if is_interrupted else assembler.blocks()
-    data["message"] = {
-        "role": "assistant",
-        "content": content,
-        "source": source,
-        "id": message_id,
-    }
-    usage = assembler.usage(_ABSENT)
-    if usage is not _ABSENT:
-        data["usage"] = usage
-    if is_interrupted:
-        data["interrupted"] = True

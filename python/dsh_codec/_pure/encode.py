@@ -9,11 +9,10 @@ from dsh_codec._pure.buffer import bytes_of
 from dsh_codec._pure.envelope import check_envelope
 from dsh_codec._pure.event import EVENT_RULE, decode_event
 from dsh_codec._pure.json import dump, parse_row
-from dsh_codec._pure.plain import takes_subclasses
+from dsh_codec._pure.plain import is_exact, plain
 from dsh_codec._pure.quote import quote
 from dsh_codec._pure.row import encode_event
 from dsh_codec._pure.seqs import check_seqs, encode_seqs, respell_seqs
-from dsh_codec._pure.stream import Packer
 from dsh_codec._types import EncodedRows
 from dsh_codec.errors import (
     DshCodecError,
@@ -55,13 +54,14 @@ def _encoded(
 ) -> tuple[bytes, bool]:
     """Return a row, and whether it is an inherited marker."""
     check_envelope(event, number, _check_sources)
-    row = _lossless_row(_unpacked(event), number)
+    if not is_exact(event):
+        event = plain(event, keeps_tuples=False)
+    row = _lossless_row(event, number)
     _check_row_bytes(row, number, max_row_bytes)
     is_marker = event["type"] == "session/end-seed" and event["data"].get("inherited")
     return row, is_marker is True
 
 
-@takes_subclasses
 def _lossless_row(event: Mapping[str, Any], number: int) -> bytes:
     try:
         row = encode_event(event) + b"\n"
@@ -117,18 +117,6 @@ def _admitted(line: bytes, seq: int, offset: int, *, has_feed: bool) -> dict[str
     if "sourceEventSeqs" in row:
         row["sourceEventSeqs"] = respell_seqs(row["sourceEventSeqs"], max_entries=seq)
     return row  # type: ignore[no-any-return]
-
-
-def _unpacked(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the event with the records of a packer in its data."""
-    data = event["data"]
-    if isinstance(data, dict) and any(isinstance(v, Packer) for v in data.values()):
-        written = {
-            key: value.snapshot() if isinstance(value, Packer) else value
-            for key, value in data.items()
-        }
-        return {**event, "data": written}
-    return event
 
 
 def _check_row_bytes(row: bytes, seq: int, max_row_bytes: int) -> None:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_CONTAINERS: Final = frozenset((dict, list))
+_EXACT: Final = frozenset((dict, list, str, int, float, bool, type(None)))
+
 _SCALARS: Final[dict[type, Callable[[Any], Any]]] = {
     str: str.__str__,
     int: int.__int__,
@@ -43,8 +46,36 @@ def takes_subclasses(
     return written
 
 
-def plain(value: Any) -> Any:
+def is_exact(value: Any) -> bool:
+    """Whether a value has no tuple in it, and nothing of a subclass or that is no JSON value."""
+    if type(value) not in _EXACT:
+        return False
+    pending: list[Any] = [value] if type(value) in _CONTAINERS else []
+    seen: set[int] = set()  # A value may contain itself.
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        children: Any = item
+        if type(item) is dict:
+            if set(map(type, item)) - {str}:
+                return False
+            children = item.values()
+        kinds = set(map(type, children))
+        if kinds - _EXACT:
+            return False
+        if not kinds.isdisjoint(_CONTAINERS):
+            pending += [child for child in children if type(child) in _CONTAINERS]
+    return True
+
+
+def plain(value: Any, *, keeps_tuples: bool = True) -> Any:
     """Return a copy of a value that consists of the exact types, with lists for tuples.
+
+    Args:
+        value: The value.
+        keeps_tuples: Whether tuples alone are no reason to copy.
 
     Returns:
         The value itself if there is no subclass in it, or if it is nested deeper than any writer
@@ -59,7 +90,8 @@ def plain(value: Any) -> Any:
         members, target = pending[-1]
         for key, item in members:
             copied, inner = _copied(item)
-            is_changed = is_changed or type(item) not in (type(copied), tuple)
+            if type(item) is not type(copied):
+                is_changed = is_changed or not (keeps_tuples and type(item) is tuple)
             if isinstance(target, list):
                 target.append(copied)
             else:

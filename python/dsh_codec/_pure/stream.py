@@ -8,6 +8,8 @@ from dsh_codec._pure.json import copy_lossless, dump
 from dsh_codec._pure.quote import MISSING
 from dsh_codec._types import TimedChunk
 from dsh_codec.errors import StreamError, UnknownChunkError
+from dsh_codec.limits import MAX_ROW_BYTES
+from dsh_codec.settlement import settlement_event
 from dsh_codec.values import (
     has_visible,
     is_count,
@@ -20,6 +22,8 @@ from dsh_codec.values import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsh_codec._types import EncodedRows
 
 RUN_OF: Final = {
     "text-delta": "text-chunks",
@@ -95,6 +99,20 @@ class Packer:
         """Return the records so far."""
         copied: list[dict[str, Any]] = copy_lossless(self._records)
         return copied
+
+    def encode_settlement(
+        self,
+        given: tuple[int, int, int, tuple[str, str, str] | None, bool],
+        seq: int,
+        /,
+        *,
+        max_row_bytes: int = MAX_ROW_BYTES,
+    ) -> EncodedRows:
+        """Write the event that settles the attempt as a row."""
+        from dsh_codec._pure.encode import encode_events
+
+        event = settlement_event(Assembler(), self.snapshot(), seq, *given)
+        return encode_events((event,), seq, max_row_bytes=max_row_bytes)
 
     def _refuse(self, message: str) -> NoReturn:
         _refuse(message, self._count)

@@ -51,14 +51,7 @@ pub(crate) fn encode_events<'py>(
     seq: u64,
     max_row_bytes: u64,
 ) -> KernelResult<Bound<'py, PyAny>> {
-    let mut encoder = Encoder {
-        max_depth: Limits::default().max_depth as usize,
-        max_row_bytes,
-        room: None,
-        text: TEXT.take(),
-        has_marker: false,
-    };
-    encoder.text.truncate(0);
+    let mut encoder = Encoder::new(max_row_bytes);
     let mut next = seq;
     let mut add = |event: &Bound<'py, PyAny>| -> KernelResult<()> {
         encoder.add(event, next).map_err(|error| located(error, next))?;
@@ -70,14 +63,7 @@ pub(crate) fn encode_events<'py>(
     } else {
         events.try_iter()?.try_for_each(|event| add(&event?))?;
     }
-    let text = PyBytes::new(py, encoder.text.text()).into_any();
-    if encoder.text.capacity() <= KEPT_BYTES {
-        TEXT.set(encoder.text);
-    }
-    if let Some(room) = encoder.room {
-        keep_room(room);
-    }
-    encoded_rows(text, next - seq, encoder.has_marker)
+    encoder.finish(py, next - seq)
 }
 
 /// Room for the check of rows, which [`keep_room`] takes back.
@@ -167,7 +153,7 @@ struct Members<'py> {
     sources: Option<Bound<'py, PyAny>>,
 }
 
-struct Encoder {
+pub(crate) struct Encoder {
     max_depth: usize,
     max_row_bytes: u64,
     /// Taken where a row has to be looked at.
@@ -180,6 +166,49 @@ struct Encoder {
 type RowMembers<'py> = Vec<(&'static str, Bound<'py, PyAny>)>;
 
 impl Encoder {
+    pub(crate) fn new(max_row_bytes: u64) -> Self {
+        let mut text = TEXT.take();
+        text.truncate(0);
+        Self {
+            max_depth: Limits::default().max_depth as usize,
+            max_row_bytes,
+            room: None,
+            text,
+            has_marker: false,
+        }
+    }
+
+    /// The rows, of so many events.
+    pub(crate) fn finish(self, py: Python<'_>, count: u64) -> KernelResult<Bound<'_, PyAny>> {
+        let text = PyBytes::new(py, self.text.text()).into_any();
+        if self.text.capacity() <= KEPT_BYTES {
+            TEXT.set(self.text);
+        }
+        if let Some(room) = self.room {
+            keep_room(room);
+        }
+        encoded_rows(text, count, self.has_marker)
+    }
+
+    /// Appends what is written as the row of an event, of a type of which row admission looks at these rows. None: the
+    /// row may not be written, or the writer leaves it to another one.
+    pub(crate) fn write(
+        &mut self,
+        py: Python<'_>,
+        admission: core::Admission,
+        write: impl FnOnce(&mut QuickWriter<'_, '_>) -> Option<()>,
+    ) -> Option<()> {
+        let start = self.text.len();
+        let mut row = QuickWriter::new(py, &mut self.text);
+        write(&mut row)?;
+        let may_be_retired = row.may_be_retired;
+        if admission == core::Admission::Always || (admission == core::Admission::IfRetired && may_be_retired)
+        {
+            self.admit_text(start).ok()?;
+        }
+        ((self.text.len() - start) as u64 <= self.max_row_bytes).then_some(())
+    }
+
     /// Checks one event and appends its row.
     fn add(&mut self, event: &Bound<'_, PyAny>, seq: u64) -> KernelResult<()> {
         let start = self.text.len();
@@ -229,7 +258,7 @@ impl Encoder {
             row.push((name, value));
         }
         let ranges = self.check_envelope(&members, seq)?;
-        let mut writer = ValueWriter::of_event(event.py(), self.max_depth, 1, Spelling::JavaScript);
+        let mut writer = ValueWriter::new(self.max_depth, 1, Spelling::JavaScript);
         self.write_row(row, ranges.as_deref(), &mut writer)?;
         self.admit(event, &members, start, &mut writer)?;
         match writer.take_loss() {
@@ -323,8 +352,7 @@ impl Encoder {
         if writer.has_loss() {
             // The row does not hold what the event does.
             let mut exact = Vec::new();
-            ValueWriter::of_event(event.py(), self.max_depth, 0, Spelling::Exact)
-                .write(event.clone(), &mut exact)?;
+            ValueWriter::new(self.max_depth, 0, Spelling::Exact).write(event.clone(), &mut exact)?;
             let room = self.room.get_or_insert_with(take_room);
             return Ok(core::admit_line(&exact, self.max_depth, room)?);
         }

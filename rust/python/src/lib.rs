@@ -20,6 +20,7 @@ mod pyvalue;
 mod quick_write;
 mod row;
 mod runs;
+mod settlement;
 mod sidecar;
 mod small_int;
 mod stream;

@@ -35,7 +35,7 @@ pub(crate) struct PackedText {
 }
 
 impl PackedText {
-    /// Writes what has come since the last call. What cannot be written is left to [`PackedText::write`] to report.
+    /// Writes what has come since the last call. What cannot be written is left to who writes the records themselves.
     pub(crate) fn follow(&mut self, py: Python<'_>, records: &[Packed<Py<PyAny>>], max_depth: usize) {
         if !self.is_given_up && self.catch_up(py, records, max_depth).is_err() {
             *self = Self {
@@ -45,37 +45,14 @@ impl PackedText {
         }
     }
 
-    /// Appends all records as an array; tells whether row admission may ask for a string in them.
-    ///
-    /// # Errors
-    /// `LimitExceededError`: a chunk nests too deep for a row.
+    /// Appends all records as an array; tells whether row admission may ask for a string in them. No code of Python
+    /// runs. None: [`PackedText::follow`] has not come to their end, or something would need such code.
     pub(crate) fn write(
-        &mut self,
-        py: Python<'_>,
-        records: &[Packed<Py<PyAny>>],
-        max_depth: usize,
-        out: &mut Vec<u8>,
-    ) -> KernelResult<bool> {
-        if self.is_given_up {
-            *self = Self::default();
-        }
-        self.catch_up(py, records, max_depth).inspect_err(|_| {
-            *self = Self {
-                is_given_up: true,
-                ..Self::default()
-            };
-        })?;
-        self.write_whole(py, records, out)
-    }
-
-    /// [`PackedText::write`], if nothing has come that is not written yet, and no code of Python runs; else None.
-    pub(crate) fn write_ready(
         &self,
         py: Python<'_>,
         records: &[Packed<Py<PyAny>>],
         out: &mut Vec<u8>,
     ) -> Option<bool> {
-        let open = records.get(self.records..)?;
         let is_ascii = |name: &Option<Py<PyAny>>| {
             let name = name.as_ref().map(|name| name.bind(py));
             name.is_none_or(|name| {
@@ -83,37 +60,28 @@ impl PackedText {
                     .is_ok_and(|name| pystring::as_ascii(name).is_some())
             })
         };
-        let is_ready = match open {
+        let is_complete = match records.get(self.records..)? {
             [] => true,
             [Packed::Run(run)] => {
                 run.members.len() == self.members && is_ascii(&run.id) && is_ascii(&run.name)
             }
             _ => false,
         };
-        if self.is_given_up || !is_ready {
+        if self.is_given_up || !is_complete {
             return None;
         }
-        self.write_whole(py, records, out).ok()
-    }
-
-    fn write_whole(
-        &self,
-        py: Python<'_>,
-        records: &[Packed<Py<PyAny>>],
-        out: &mut Vec<u8>,
-    ) -> KernelResult<bool> {
         out.reserve(self.whole.len() + self.dt.len() + self.texts.len() + 256);
         out.push(b'[');
         out.extend_from_slice(&self.whole);
         let mut may_be_retired = self.may_be_retired;
         match records.get(self.records) {
             Some(Packed::Run(run)) => {
-                may_be_retired |= write_run(py, run, &self.dt, &self.texts, out)?;
+                may_be_retired |= write_run(py, run, &self.dt, &self.texts, out).ok()?;
             }
             _ => drop_comma(out),
         }
         out.push(b']');
-        Ok(may_be_retired)
+        Some(may_be_retired)
     }
 
     fn catch_up(
@@ -138,7 +106,7 @@ impl PackedText {
                     self.whole.extend_from_slice(b"{\"type\":\"chunk\",\"time\":");
                     write_integer(*time, &mut self.whole);
                     self.whole.extend_from_slice(b",\"chunk\":");
-                    let mut writer = ValueWriter::new(py, max_depth, OUTER, Spelling::JavaScript);
+                    let mut writer = ValueWriter::new(max_depth, OUTER, Spelling::JavaScript);
                     writer.write(chunk.bind(py).clone(), &mut self.whole)?;
                     self.may_be_retired |= writer.take_may_be_retired();
                     self.whole.push(b'}');

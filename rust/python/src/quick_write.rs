@@ -1,19 +1,27 @@
 //! Usual Python values as JSON text, without a reference to any part of them.
 #![allow(
     unsafe_code,
-    reason = "two looks at objects, through which no code of Python runs"
+    reason = "looks at objects, through which no code of Python runs"
+)]
+#![allow(
+    clippy::inline_always,
+    reason = "a call costs as much as most values (benches/bench_writer.py)"
 )]
 
 use dsh_codec_core::json::number::{is_negative_zero, is_safe, write_double};
 use dsh_codec_core::json::{Room, SHORT_ROOM, put_short_ascii};
 use dsh_codec_core::row::Admission;
+use dsh_codec_core::stream::Packed;
 use pyo3::prelude::*;
 
+use crate::packed_text::PackedText;
 use crate::small_int::SmallInts;
-use crate::stream::Packer;
 use crate::view::{AsciiView, MembersView, Seen, TextView, Units, View};
 
 const END_SEED: &[u8] = b"session/end-seed";
+
+/// Whether a thread that holds on to the interpreter is the only one that runs code of Python.
+const IS_ALONE: bool = cfg!(not(any(Py_GIL_DISABLED, PyPy, GraalPy)));
 
 /// Deeper values are left to a writer that does not recurse.
 const MAX_LEVELS: usize = 24;
@@ -46,6 +54,11 @@ fn begins_retired(text: &[u8]) -> bool {
     text.len() <= 16 && RETIRED.contains(&head)
 }
 
+/// A seq as it stands in a row.
+fn safe_seq(seq: u64) -> Option<i64> {
+    i64::try_from(seq).ok().filter(|&seq| is_safe(seq))
+}
+
 impl<'py, 'r> QuickWriter<'py, 'r> {
     pub(crate) fn new(py: Python<'py>, room: &'r mut Room) -> Self {
         Self {
@@ -59,23 +72,76 @@ impl<'py, 'r> QuickWriter<'py, 'r> {
     /// Appends a value that nests up to `levels`. None: it is left to another writer, and what was written is to be
     /// taken back.
     pub(crate) fn value(&mut self, value: &Bound<'_, PyAny>, levels: usize) -> Option<()> {
-        // SAFETY: nothing in this module runs code of Python, changes an object or gives one back for good.
+        if !IS_ALONE {
+            return None;
+        }
+        // SAFETY: nothing in this module runs code of Python, changes an object or gives one back for good; and no other
+        // thread does.
         let value = unsafe { View::of(value) };
         self.nested(value, levels.min(MAX_LEVELS))?;
         self.room.truncate(self.room.len() - 1);
         Some(())
     }
 
+    /// Appends a value and a comma; None as for `value`.
+    pub(crate) fn element(&mut self, value: &Bound<'_, PyAny>) -> Option<()> {
+        self.value(value, MAX_LEVELS)?;
+        self.room.byte(b',');
+        Some(())
+    }
+
+    /// Appends text of JSON.
+    pub(crate) fn literal(&mut self, text: &str) {
+        self.room.literal(text.as_bytes());
+    }
+
+    /// Closes what `opening` opened, behind elements with a comma each; and appends a comma.
+    pub(crate) fn close(&mut self, opening: u8, bracket: u8) {
+        self.room.close(opening, bracket, b',');
+    }
+
+    /// Appends a seq and a comma.
+    pub(crate) fn seq(&mut self, seq: u64) -> Option<()> {
+        self.room.integer(safe_seq(seq)?, b',');
+        Some(())
+    }
+
+    /// Appends the time of an event and a comma. None: it is none, or no `int`.
+    pub(crate) fn time(&mut self, time: &Bound<'_, PyAny>) -> Option<()> {
+        if !IS_ALONE {
+            return None;
+        }
+        // SAFETY: as for `value`.
+        self.time_of(unsafe { View::of(time) })
+    }
+
+    fn time_of(&mut self, time: View<'_>) -> Option<()> {
+        let time = time.integer().filter(|&time| is_safe(time))?;
+        self.room.integer(time, b',');
+        Some(())
+    }
+
+    /// Appends the records of a packer whose text is complete. None: it is not.
+    pub(crate) fn packed(&mut self, text: &PackedText, records: &[Packed<Py<PyAny>>]) -> Option<()> {
+        let py = self.py;
+        let written = self.room.with_vec(|out| text.write(py, records, out));
+        self.may_be_retired |= written?;
+        Some(())
+    }
+
     /// Appends an event as a row of generation 4, with its line feed, and tells which rows of its type row admission
     /// looks at. None: as for `value`; an event that breaks a rule of the envelope (spec 10 §5.1) is among them.
     pub(crate) fn event(&mut self, event: &Bound<'_, PyAny>, seq: u64, levels: usize) -> Option<Admission> {
+        if !IS_ALONE {
+            return None;
+        }
         // SAFETY: as for `value`.
         let event = unsafe { View::of(event) };
         let Seen::Dict(members) = event.see() else {
             return None;
         };
         let levels = levels.min(MAX_LEVELS).checked_sub(1)?;
-        let seq = i64::try_from(seq).ok().filter(|&seq| is_safe(seq))?;
+        let seq = safe_seq(seq)?;
         let mut admission = None;
         let (mut has_seq, mut has_time, mut has_data) = (false, false, false);
         self.room.byte(b'{');
@@ -94,13 +160,12 @@ impl<'py, 'r> QuickWriter<'py, 'r> {
                             self.room.integer(seq, b',');
                         }
                         (4, b"time    ") => {
-                            let time = value.integer()?;
-                            has_time = is_safe(time);
-                            self.room.integer(time, b',');
+                            has_time = true;
+                            self.time_of(value)?;
                         }
                         (4, b"data    ") => {
                             has_data = true;
-                            self.data(value, levels)?;
+                            self.nested(value, levels)?;
                         }
                         _ => return None,
                     }
@@ -111,7 +176,7 @@ impl<'py, 'r> QuickWriter<'py, 'r> {
                 }
                 (None, name @ b"ignorable") if matches!(value.see(), Seen::True) => {
                     self.room.ascii(name, b':');
-                    self.word(*b"true,   ", 5);
+                    self.room.first_of(*b"true,", 5);
                 }
                 _ => return None,
             }
@@ -130,59 +195,24 @@ impl<'py, 'r> QuickWriter<'py, 'r> {
         Some(Admission::of(text.bytes()))
     }
 
-    /// Appends the data of an event; a packer in it stands for its records.
-    fn data(&mut self, data: View<'_>, levels: usize) -> Option<()> {
-        let Seen::Dict(members) = data.see() else {
-            return self.nested(data, levels);
-        };
-        let levels = levels.checked_sub(1)?;
-        self.room.byte(b'{');
-        for (key, value) in members {
-            self.key(key)?;
-            if let Seen::Other = value.see() {
-                self.packer(value)?;
-            } else {
-                self.nested(value, levels)?;
-            }
-        }
-        self.room.close(b'{', b'}', b',');
-        Some(())
-    }
-
-    #[inline(never)]
-    fn packer(&mut self, value: View<'_>) -> Option<()> {
-        let value = value.bound(self.py);
-        let packer = value.cast_exact::<Packer>().ok()?;
-        let written = self.room.with_vec(|out| packer.get().write_ready(self.py, out));
-        self.may_be_retired |= written?;
-        self.room.byte(b',');
-        Some(())
-    }
-
     /// Appends a value and a comma.
     fn nested(&mut self, value: View<'_>, levels: usize) -> Option<()> {
         match value.see() {
-            Seen::Text(text) => self.text(text),
-            Seen::Integer => self.integer(value),
-            Seen::Dict(members) => self.object(members, levels),
-            Seen::Array(elements) => self.array(elements, levels),
-            Seen::True => self.word(*b"true,   ", 5),
-            Seen::False => self.word(*b"false,  ", 6),
-            Seen::Null => self.word(*b"null,   ", 5),
+            Seen::Text(text) => self.text(text)?,
+            Seen::Integer => self.integer(value)?,
+            Seen::Dict(members) => self.object(members, levels)?,
+            Seen::Array(elements) => self.array(elements, levels)?,
+            Seen::True => self.room.first_of(*b"true,", 5),
+            Seen::False => self.room.first_of(*b"false,", 6),
+            Seen::Null => self.room.first_of(*b"null,", 5),
             Seen::Float(value) if value.is_finite() && !is_negative_zero(value) => {
                 self.room.with_vec(|out| {
                     write_double(value, out);
                     out.push(b',');
                 });
-                Some(())
             }
-            Seen::Float(_) | Seen::Other => None,
+            Seen::Float(_) | Seen::Other => return None,
         }
-    }
-
-    #[inline]
-    fn word(&mut self, word: [u8; 8], len: usize) -> Option<()> {
-        self.room.first_of(word, len);
         Some(())
     }
 
@@ -254,10 +284,11 @@ impl<'py, 'r> QuickWriter<'py, 'r> {
             return None;
         };
         let key = key.ascii()?;
-        if let Some(word) = key.word() {
-            if !word.to_le_bytes()[0].is_ascii_digit() && self.room.short_ascii(word, key.len(), b':') {
-                return Some(());
-            }
+        if let Some(word) = key.word()
+            && !word.to_le_bytes()[0].is_ascii_digit()
+            && self.room.short_ascii(word, key.len(), b':')
+        {
+            return Some(());
         }
         if key.bytes().first().is_some_and(u8::is_ascii_digit) {
             return None;

@@ -180,7 +180,7 @@ pub(crate) fn admit(event: &Bound<'_, PyAny>) -> KernelResult<()> {
     }
     // How deep the event nests is its reader's affair.
     let mut row = Vec::with_capacity(256);
-    ValueWriter::cut_at(event.py(), core::Admission::DEPTH).write(event.clone(), &mut row)?;
+    ValueWriter::cut_at(core::Admission::DEPTH).write(event.clone(), &mut row)?;
     let mut tape = Tape::new();
     Ok(core::admit_event(read_back(&row, &mut tape)?)?)
 }

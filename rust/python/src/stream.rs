@@ -20,6 +20,7 @@ use crate::packed_text::PackedText;
 use crate::pybuild::{CollectorPause, TupleClass};
 use crate::pystring;
 use crate::pyvalue::{PyValue, deep_copy, word};
+use crate::settlement::{Given, encode_event, settle};
 
 type Kept = Py<PyAny>;
 
@@ -255,33 +256,16 @@ fn packed_run<'py>(py: Python<'py>, run: &PackedRun<Kept>) -> PyResult<Bound<'py
 
 /// A packer, and the text of its records.
 #[derive(Default)]
-struct Packing {
-    packer: core::Packer<Kept>,
-    text: PackedText,
+pub(crate) struct Packing {
+    pub(crate) packer: core::Packer<Kept>,
+    pub(crate) text: PackedText,
 }
 
 /// Accumulator that packs timed chunks into records as they arrive. Spec: 20 §3.
 ///
-/// It also keeps the JSON text of what was pushed, for `encode_events`.
+/// It also keeps the JSON text of what was pushed, for `encode_settlement`.
 #[pyclass(frozen, module = "dsh_codec._native")]
 pub(crate) struct Packer(Mutex<Packing>);
-
-impl Packer {
-    /// Appends the records as the array that a row holds; tells whether row admission may ask for a string in them.
-    ///
-    /// # Errors
-    /// `LimitExceededError`: a chunk nests too deep.
-    pub(crate) fn write(&self, py: Python<'_>, max_depth: usize, out: &mut Vec<u8>) -> KernelResult<bool> {
-        let packing = &mut *lock(&self.0, py);
-        packing.text.write(py, packing.packer.records(), max_depth, out)
-    }
-
-    /// [`Packer::write`] without any code of Python: None if some would run, or another thread uses the packer.
-    pub(crate) fn write_ready(&self, py: Python<'_>, out: &mut Vec<u8>) -> Option<bool> {
-        let packing = self.0.try_lock().ok()?;
-        packing.text.write_ready(py, packing.packer.records(), out)
-    }
-}
 
 #[pymethods]
 impl Packer {
@@ -334,6 +318,28 @@ impl Packer {
     #[pyo3(signature = ())]
     fn snapshot<'py>(&self, py: Python<'py>) -> KernelResult<Bound<'py, PyList>> {
         snapshot(py, &lock(&self.0, py).packer)
+    }
+
+    /// Write the event that settles the attempt. See the stub.
+    #[pyo3(signature = (given, seq, /, *, max_row_bytes = 268_435_456))]
+    fn encode_settlement<'py>(
+        &self,
+        py: Python<'py>,
+        given: Given<'py>,
+        seq: u64,
+        max_row_bytes: u64,
+    ) -> KernelResult<Bound<'py, PyAny>> {
+        let is_interrupted = given.is_interrupted()?;
+        let records = {
+            let packing = &mut *lock(&self.0, py);
+            let settled = settle(py, packing, &given, is_interrupted, seq, max_row_bytes)?;
+            if let Some(rows) = settled {
+                return Ok(rows);
+            }
+            snapshot(py, &packing.packer)?
+        };
+        // Without the lock: the event is made by code of Python.
+        encode_event(py, records, given, seq, max_row_bytes)
     }
 }
 
@@ -453,7 +459,8 @@ pub(crate) fn chunk_has_visible_text(chunk: Bound<'_, PyAny>) -> bool {
 #[pyclass(frozen, module = "dsh_codec._native")]
 pub(crate) struct Assembler(Mutex<core::Assembler<Kept>>);
 
-fn block_object<'py>(py: Python<'py>, block: Block<'_, Kept>) -> PyResult<Bound<'py, PyAny>> {
+/// Makes the object of a block, which is the block itself if it was closed by one.
+pub(crate) fn block_object<'py>(py: Python<'py>, block: Block<'_, Kept>) -> PyResult<Bound<'py, PyAny>> {
     let object = PyDict::new(py);
     let (kind, text) = match block {
         Block::Closed(block) => return Ok(block.bind(py).clone()),
@@ -486,7 +493,7 @@ fn block_objects<'py>(py: Python<'py>, blocks: Vec<Block<'_, Kept>>) -> PyResult
 impl Assembler {
     #[new]
     #[pyo3(signature = ())]
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Mutex::new(core::Assembler::new()))
     }
 
@@ -558,17 +565,26 @@ impl Assembler {
     ///     StreamError: A block of unknown type is still open.
     #[pyo3(signature = (default = None, /))]
     fn replay_state(&self, py: Python<'_>, default: Option<Kept>) -> KernelResult<Option<Kept>> {
-        match lock(&self.0, py).replay_state()? {
-            ReplayState::Absent => Ok(default),
-            ReplayState::Whole(envelope) => Ok(Some(envelope.clone_ref(py))),
-            ReplayState::Pruned { response, blocks } => {
-                let envelope = PyDict::new(py);
-                if let Some(response) = response {
-                    envelope.set_item(word(py, Word::Response), response)?;
-                }
-                envelope.set_item(word(py, Word::Blocks), PyList::new(py, blocks)?)?;
-                Ok(Some(envelope.into_any().unbind()))
+        let envelope = replay_object(py, lock(&self.0, py).replay_state()?)?;
+        Ok(envelope.map(Bound::unbind).or(default))
+    }
+}
+
+/// Makes the object of a replay state; None if it is absent.
+pub(crate) fn replay_object<'py>(
+    py: Python<'py>,
+    state: ReplayState<'_, Kept>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match state {
+        ReplayState::Absent => Ok(None),
+        ReplayState::Whole(envelope) => Ok(Some(envelope.bind(py).clone())),
+        ReplayState::Pruned { response, blocks } => {
+            let envelope = PyDict::new(py);
+            if let Some(response) = response {
+                envelope.set_item(word(py, Word::Response), response)?;
             }
+            envelope.set_item(word(py, Word::Blocks), PyList::new(py, blocks)?)?;
+            Ok(Some(envelope.into_any()))
         }
     }
 }

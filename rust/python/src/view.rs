@@ -3,6 +3,10 @@
     unsafe_code,
     reason = "a reference to each part of a value costs more than to write the part (benches/bench_writer.py)"
 )]
+#![allow(
+    clippy::inline_always,
+    reason = "a call costs as much as most values (benches/bench_writer.py)"
+)]
 
 use std::marker::PhantomData;
 use std::slice;
@@ -118,12 +122,6 @@ impl<'a> View<'a> {
         // SAFETY: the object is an `int`, of which the call runs no code; beyond 64 bits it says so and raises nothing.
         let value = unsafe { ffi::PyLong_AsLongLongAndOverflow(self.object, &raw mut overflow) };
         (overflow == 0).then_some(value)
-    }
-
-    /// A reference to the object.
-    pub(crate) fn bound<'py>(self, py: Python<'py>) -> Bound<'py, PyAny> {
-        // SAFETY: the object is alive.
-        unsafe { Bound::from_borrowed_ptr(py, self.object) }
     }
 }
 
@@ -271,7 +269,9 @@ impl<'a> AsciiView<'a> {
     pub(crate) fn word(self) -> Option<u64> {
         let &kept = KEPT.get(self.len)?;
         // SAFETY: the characters stand behind the head of the object, which is longer than a word.
-        let place = unsafe { self.start.add(self.len).sub(8) };
+        let end = unsafe { self.start.add(self.len) };
+        // SAFETY: as above.
+        let place = unsafe { end.sub(8) };
         // SAFETY: so the word is within the object, and all of it has been given a value.
         let word = u64::from_le(unsafe { place.cast::<u64>().read_unaligned() });
         // The characters, which are at the high end, to the low end; what is before them goes out.

@@ -13,7 +13,6 @@ use crate::errors::KernelResult;
 use crate::json::too_deep;
 use crate::pystring;
 use crate::quick_write::QuickWriter;
-use crate::stream::Packer;
 
 /// How −0 and numbers that are not finite are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub(crate) fn write_value(
     spelling: Spelling,
     out: &mut Vec<u8>,
 ) -> KernelResult<()> {
-    ValueWriter::new(value.py(), max_depth, 0, spelling).write(value.clone(), out)
+    ValueWriter::new(max_depth, 0, spelling).write(value.clone(), out)
 }
 
 /// A member of an object that is still to be written.
@@ -60,8 +59,6 @@ pub(crate) struct ValueWriter<'py> {
     /// Whether what nests deeper is written as if it were empty, and not refused.
     cuts: bool,
     outer: usize,
-    /// Whether a member of an event's data may be a packer.
-    takes_packers: bool,
     open: Vec<Open<'py>>,
     /// Members of all open objects, the next one last.
     members: Vec<Member<'py>>,
@@ -70,12 +67,11 @@ pub(crate) struct ValueWriter<'py> {
 
 impl<'py> ValueWriter<'py> {
     /// A writer of values that stand inside `outer` arrays or objects.
-    pub(crate) fn new(_py: Python<'py>, max_depth: usize, outer: usize, spelling: Spelling) -> Self {
+    pub(crate) fn new(max_depth: usize, outer: usize, spelling: Spelling) -> Self {
         Self {
             max_depth,
             cuts: false,
             outer,
-            takes_packers: false,
             open: Vec::new(),
             members: Vec::new(),
             notes: Notes {
@@ -86,19 +82,11 @@ impl<'py> ValueWriter<'py> {
         }
     }
 
-    /// A writer of events (`outer` is 0) or of their members (1): a packer in the data stands for its records.
-    pub(crate) fn of_event(py: Python<'py>, max_depth: usize, outer: usize, spelling: Spelling) -> Self {
-        Self {
-            takes_packers: true,
-            ..Self::new(py, max_depth, outer, spelling)
-        }
-    }
-
     /// A writer for who looks no deeper than `depth`: the arrays and objects there are written empty.
-    pub(crate) fn cut_at(py: Python<'py>, depth: usize) -> Self {
+    pub(crate) fn cut_at(depth: usize) -> Self {
         Self {
             cuts: true,
-            ..Self::new(py, depth, 0, Spelling::Exact)
+            ..Self::new(depth, 0, Spelling::Exact)
         }
     }
 
@@ -179,14 +167,6 @@ impl<'py> ValueWriter<'py> {
             }
             Err(error) => error.into_inner(),
         };
-        if self.takes_packers
-            && self.outer + self.open.len() == 2
-            && matches!(self.open.last(), Some(Open::Dict(_)))
-            && let Ok(packer) = value.cast_exact::<Packer>()
-        {
-            self.notes.may_be_retired |= packer.get().write(value.py(), self.max_depth, out)?;
-            return Ok(());
-        }
         out.push(b'[');
         self.open.push(match value.cast_into::<PyList>() {
             Ok(list) => Open::List(list.into_iter()),

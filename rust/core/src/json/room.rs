@@ -3,8 +3,9 @@
 use super::blocks::{Blocks, Task, dispatch};
 use super::text::{BLOCK, WriteBlocks, escape_of, has_escaped};
 
-/// How much room is made at once, at least.
-const STEP: usize = 4096;
+/// How much room is made at once, if no more is needed: half of the text within these bounds.
+const LEAST_STEP: usize = 256;
+const MOST_STEP: usize = 4096;
 
 /// Bytes of a text that is no longer than a block which are looked at together.
 const PIECE: usize = 16;
@@ -156,7 +157,8 @@ impl Room {
     #[cold]
     #[inline(never)]
     fn grow(&mut self, needed: usize) {
-        self.bytes.resize(self.len + needed.max(STEP), 0);
+        let step = (self.len / 2).clamp(LEAST_STEP, MOST_STEP);
+        self.bytes.resize(self.len + needed.max(step), 0);
     }
 
     /// Appends as many of `N` bytes as `write` says that it wrote; false if it says that it did not.
@@ -220,6 +222,17 @@ impl Room {
         });
     }
 
+    /// Appends bytes as they are.
+    pub fn literal(&mut self, bytes: &[u8]) {
+        if self.bytes.len() - self.len < bytes.len() {
+            self.grow(bytes.len());
+        }
+        if let Some(place) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.len += bytes.len();
+        }
+    }
+
     /// Appends a byte.
     #[inline(always)]
     pub fn byte(&mut self, byte: u8) {
@@ -272,6 +285,10 @@ impl Room {
 
     /// Appends text of less than a block, if it has some length and stands as it is.
     #[inline]
+    #[expect(
+        clippy::needless_bitwise_bool,
+        reason = "bytes are compared side by side, not one by one"
+    )]
     fn plain_ascii(&mut self, text: &[u8]) -> bool {
         let (pieces, _) = text.as_chunks::<PIECE>();
         let Some(last) = text.last_chunk::<PIECE>() else {
@@ -374,10 +391,11 @@ impl Room {
                 rest /= 100;
                 at -= 2;
             }
-            if rest > 0 || value == 0 {
-                if let Some([.., one]) = place.get_mut(..at) {
-                    *one = b'0' + rest.to_le_bytes()[0];
-                }
+            // None is left of an even number of digits, unless it is 0.
+            if (rest > 0 || value == 0)
+                && let Some([.., one]) = place.get_mut(..at)
+            {
+                *one = b'0' + rest.to_le_bytes()[0];
             }
             if let Some(place) = place.get_mut(len) {
                 *place = end;

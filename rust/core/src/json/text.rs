@@ -373,16 +373,16 @@ fn is_plain(text: &[u8]) -> bool {
 }
 
 /// Longest text that [`put_short`] writes.
-pub const SHORT_LEN: usize = 16;
+const SHORT_LEN: usize = 16;
 
 /// Bytes that [`put_short`] may touch.
-pub const SHORT_ROOM: usize = 18;
+const SHORT_ROOM: usize = 18;
 
 /// Writes WTF-8 text as a JSON string literal, if it is short and stands as it is; returns how many bytes.
 ///
 /// Copies of fixed length, which overlap, are no calls.
 #[inline(always)]
-pub fn put_short(text: &[u8], place: &mut [u8; SHORT_ROOM]) -> Option<usize> {
+fn put_short(text: &[u8], place: &mut [u8; SHORT_ROOM]) -> Option<usize> {
     const START: usize = 1;
     let len = text.len();
     if let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
