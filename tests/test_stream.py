@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from typing import Any
 
 import pytest
 
 from dsh_codec import TimedChunk
-from dsh_codec.errors import LimitExceededError, StreamError, UnknownChunkError
+from dsh_codec.errors import (
+    LimitExceededError,
+    RowError,
+    StreamError,
+    UnknownChunkError,
+)
 
 MAX = 2**53 - 1
 
@@ -491,9 +497,9 @@ def test_push_records_of_a_packer_equals_that_of_its_records(kernel):
     assert min(closed, open_, refused) > 40
 
 
-def test_packer_is_a_member_of_data_only(kernel):
+def test_packer_is_no_value(kernel):
     packer = kernel.Packer()
-    for data in (packer, [packer], {"a": [packer]}, {"a": {"b": packer}}):
+    for data in (packer, [packer], {"stream": packer}, {"a": {"b": packer}}):
         with pytest.raises(TypeError):
             kernel.encode_events([{"type": "x", "seq": 0, "time": 1, "data": data}], 0)
     with pytest.raises(TypeError):
@@ -509,13 +515,14 @@ def test_packer_with_a_chunk_too_deep_for_a_row(kernel):
             value = [value]
         packer.push(1, {"type": "usage", "usage": value})
         packer.push(2, {"type": "text-delta", "index": 0, "text": "a"})
-        event = {"type": "x", "seq": 0, "time": 1, "data": {"stream": packer}}
-        if fits:
-            assert kernel.encode_events([event], 0).event_count == 1
-            continue
-        for _ in range(2):
-            with pytest.raises(LimitExceededError):
-                kernel.encode_events([event], 0)
+        for message in (None, ("m", "p", "n")):
+            given = (1, 2, 3, message, False)
+            if fits:
+                assert packer.encode_settlement(given, 0).event_count == 1
+                continue
+            for _ in range(2):
+                with pytest.raises(LimitExceededError):
+                    packer.encode_settlement(given, 0)
 
 
 def test_push_records_equals_pushing_members(kernel):
@@ -532,3 +539,69 @@ def test_push_records_equals_pushing_members(kernel):
     members = [timed.chunk for timed in kernel.expand(records)]
     assert made.blocks() == assembled(kernel, members).blocks()
     assert made.blocks()[0]["text"] == "\U0001f600"
+
+
+class Busy:
+    """Uses the packer that is being given it."""
+
+    def __init__(self, packer: Any) -> None:
+        self.packer = packer
+        self.errors: list[BaseException] = []
+
+    def use(self) -> None:
+        try:
+            self.packer.snapshot()
+        except RuntimeError as error:
+            self.errors.append(error)
+
+
+class BusyKey(Busy):
+    def __hash__(self) -> int:
+        return hash("type")
+
+    def __eq__(self, other: object) -> bool:
+        self.use()
+        return False
+
+
+class BusyItem(Busy):
+    def __del__(self) -> None:
+        self.use()
+
+
+def test_packer_that_is_used_while_it_is_used_never_waits_for_itself(kernel):
+    """By a key that is compared, by an item that goes, by the collector."""
+    packer = kernel.Packer()
+    packer.push(1, text("a"))
+    with pytest.raises(StreamError):
+        packer.push(2, {BusyKey(packer): 1})
+
+    def items() -> Any:
+        yield {"time": 3, "chunk": text("b"), "more": BusyItem(packer)}
+
+    packer.extend(items())
+    thresholds = gc.get_threshold()
+    for _ in range(20):
+        loop: list[Any] = [BusyItem(packer)]
+        loop.append(loop)
+        del loop
+        gc.set_threshold(1)
+        try:
+            packer.snapshot()
+            packer.push(4, {"type": "usage", "usage": {"a": [1]}})
+            packer.encode_settlement((1, 1, 1, ("m", "p", "n"), False), 0)
+        finally:
+            gc.set_threshold(*thresholds)
+    assert packer.encode_settlement((1, 1, 1, None, False), 0).event_count == 1
+
+
+def test_packer_with_a_number_that_would_be_lost(kernel):
+    """Whether it is in the message, or only in the stream. Spec: 10 §11.2."""
+    for lost, usages in ((2**53 + 1, (2**53 + 1, 1)), (2**53 + 1, (2**53 + 1,))):
+        packer = kernel.Packer()
+        for at, usage in enumerate(usages):
+            packer.push(at, {"type": "usage", "usage": {"x": usage}})
+        for message in (None, ("m", "p", "n")):
+            with pytest.raises(RowError, match=str(lost)) as refused:
+                packer.encode_settlement((1, 1, 1, message, False), 0)
+            assert refused.value.rule == "10 §11.2"

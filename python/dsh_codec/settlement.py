@@ -47,7 +47,8 @@ def settlement_event(
     if message is not None:
         event["type"] = "assistant/message"
         event["surfaceOp"] = "append"
-        _add_message(data, assembler, records, message, is_interrupted=is_interrupted)
+        is_cut = bool(is_interrupted)
+        _add_message(data, assembler, records, message, is_interrupted=is_cut)
     data["stream"] = records
     return event
 

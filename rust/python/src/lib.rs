@@ -13,6 +13,7 @@ mod frame_writer;
 mod header;
 mod json;
 mod object;
+mod owned;
 mod packed_text;
 mod pybuild;
 mod pystring;

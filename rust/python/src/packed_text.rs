@@ -9,7 +9,7 @@ use pyo3::types::PyString;
 
 use crate::errors::KernelResult;
 use crate::pystring;
-use crate::write::{Spelling, ValueWriter};
+use crate::write::{Spelling, ValueWriter, loss_error};
 
 /// Levels of a row around a chunk that is kept as it is: row, data, stream, record.
 const OUTER: usize = 4;
@@ -108,6 +108,9 @@ impl PackedText {
                     self.whole.extend_from_slice(b",\"chunk\":");
                     let mut writer = ValueWriter::new(max_depth, OUTER, Spelling::JavaScript);
                     writer.write(chunk.bind(py).clone(), &mut self.whole)?;
+                    if let Some(number) = writer.take_loss() {
+                        return Err(loss_error(&number).into());
+                    }
                     self.may_be_retired |= writer.take_may_be_retired();
                     self.whole.push(b'}');
                 }

@@ -91,20 +91,58 @@ pub(crate) fn from_utf8_lossy<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bo
     owned(py, object)
 }
 
+/// Whether a string is stored as others are. Before Python 3.12 old calls made strings that are not yet.
+///
+/// # Safety
+/// The object is a live `str`.
+#[inline]
+pub(crate) unsafe fn is_ready(object: *mut ffi::PyObject) -> bool {
+    #[cfg(Py_3_12)]
+    {
+        !object.is_null()
+    }
+    #[cfg(not(Py_3_12))]
+    {
+        // SAFETY: the caller's.
+        unsafe { ffi::PyUnicode_IS_READY(object) != 0 }
+    }
+}
+
+/// The characters of a string that is all ASCII and stored behind its head; None for any other, and for the few strings
+/// of ASCII that are stored otherwise.
+///
+/// # Safety
+/// The object is a `str` that lives, and does not change, as long as the characters are used.
+#[inline]
+pub(crate) unsafe fn ascii_of<'a>(object: *mut ffi::PyObject) -> Option<&'a [u8]> {
+    let head: *mut ffi::PyASCIIObject = object.cast();
+    #[cfg(not(Py_3_14))]
+    {
+        // SAFETY: the caller's.
+        if unsafe { ffi::PyUnicode_IS_COMPACT_ASCII(object) } == 0 {
+            return None;
+        }
+    }
+    #[cfg(Py_3_14)]
+    {
+        // Others have a longer head, or their data elsewhere.
+        // SAFETY: the caller's.
+        let data = unsafe { ffi::PyUnicode_DATA(object) };
+        if data != head.wrapping_add(1).cast() {
+            return None;
+        }
+    }
+    // SAFETY: the caller's.
+    let len = unsafe { ffi::PyUnicode_GET_LENGTH(object) };
+    // SAFETY: an ASCII string has one byte for each character behind its head.
+    Some(unsafe { std::slice::from_raw_parts(head.wrapping_add(1).cast(), len.cast_unsigned()) })
+}
+
 /// The bytes of a text that is all ASCII.
 #[inline]
 pub(crate) fn as_ascii<'a>(text: &'a Bound<'_, PyString>) -> Option<&'a [u8]> {
-    let object = text.as_ptr();
-    // SAFETY: the object is a `str`, and alive as long as `text` is borrowed.
-    if unsafe { ffi::PyUnicode_IS_COMPACT_ASCII(object) } != 0 {
-        // SAFETY: as above.
-        let len = unsafe { ffi::PyUnicode_GET_LENGTH(object) };
-        // SAFETY: an ASCII string has one byte for each character.
-        let data = unsafe { ffi::PyUnicode_1BYTE_DATA(object) };
-        // SAFETY: `data` has `len` bytes, which do not change, and lives as long as the string.
-        return Some(unsafe { std::slice::from_raw_parts(data, len.cast_unsigned()) });
-    }
-    None
+    // SAFETY: the object is a `str`, and alive as long as `text` is borrowed; strings do not change.
+    unsafe { ascii_of(text.as_ptr()) }
 }
 
 /// The text as WTF-8: halves that stand side by side are one character, others are three bytes.

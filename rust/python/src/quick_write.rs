@@ -8,7 +8,7 @@
     reason = "a call costs as much as most values (benches/bench_writer.py)"
 )]
 
-use dsh_codec_core::json::number::{is_negative_zero, is_safe, write_double};
+use dsh_codec_core::json::number::{is_negative_zero, is_safe};
 use dsh_codec_core::json::{Room, SHORT_ROOM, put_short_ascii};
 use dsh_codec_core::row::Admission;
 use dsh_codec_core::stream::Packed;
@@ -206,10 +206,7 @@ impl<'py, 'r> QuickWriter<'py, 'r> {
             Seen::False => self.room.first_of(*b"false,", 6),
             Seen::Null => self.room.first_of(*b"null,", 5),
             Seen::Float(value) if value.is_finite() && !is_negative_zero(value) => {
-                self.room.with_vec(|out| {
-                    write_double(value, out);
-                    out.push(b',');
-                });
+                self.room.double(value, b',');
             }
             Seen::Float(_) | Seen::Other => return None,
         }

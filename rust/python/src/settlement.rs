@@ -9,7 +9,6 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::encode::{Encoder, encode_events};
 use crate::errors::KernelResult;
-use crate::pybuild::CollectorPause;
 use crate::pyvalue::PyValue;
 use crate::quick_write::QuickWriter;
 use crate::stream::{Assembler, Packing, block_object, replay_object};
@@ -32,9 +31,9 @@ pub(crate) struct Given<'py>(
 );
 
 impl Given<'_> {
-    /// Whether it was interrupted. The value may run code that says so.
+    /// Whether a message was interrupted. The value may run code that says so.
     pub(crate) fn is_interrupted(&self) -> PyResult<bool> {
-        self.4.is_truthy()
+        Ok(self.3.is_some() && self.4.is_truthy()?)
     }
 }
 
@@ -47,8 +46,6 @@ struct Message<'py> {
 
 impl<'py> Message<'py> {
     fn of(py: Python<'py>, records: &[core::Packed<Py<PyAny>>], is_interrupted: bool) -> KernelResult<Self> {
-        // A collection could run code that asks for the packer, which is in use.
-        let _pause = CollectorPause::new(py);
         let mut assembler = core::Assembler::new();
         assembler.push_packed(records, |kept| PyValue(kept.bind(py).clone()))?;
         let replay_state = replay_object(py, assembler.replay_state()?)?;
@@ -157,7 +154,8 @@ fn write_event(
 pub(crate) fn encode_event<'py>(
     py: Python<'py>,
     records: Bound<'py, PyList>,
-    Given(turn, step, time, message, is_interrupted): Given<'py>,
+    Given(turn, step, time, message, _): Given<'py>,
+    is_interrupted: bool,
     seq: u64,
     max_row_bytes: u64,
 ) -> KernelResult<Object<'py>> {

@@ -5,17 +5,16 @@
     reason = "these are Python docstrings, the same as in the stub"
 )]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use dsh_codec_core::Limits;
 use dsh_codec_core::stream::{
     self as core, Block, CallId, Packed, PackedRun, Record, ReplayState, Run, Word,
 };
 use pyo3::prelude::*;
-use pyo3::sync::{MutexExt, PyOnceLock};
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyInt, PyIterator, PyList, PyString, PyTuple, PyType};
 
 use crate::errors::KernelResult;
+use crate::owned::Owned;
 use crate::packed_text::PackedText;
 use crate::pybuild::{CollectorPause, TupleClass};
 use crate::pystring;
@@ -23,11 +22,6 @@ use crate::pyvalue::{PyValue, deep_copy, word};
 use crate::settlement::{Given, encode_event, settle};
 
 type Kept = Py<PyAny>;
-
-fn lock<'a, T>(mutex: &'a Mutex<T>, py: Python<'_>) -> MutexGuard<'a, T> {
-    // Nothing panics while the lock is held, and every error leaves a state that can be used.
-    mutex.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A list of records as a value. The list itself may be a tuple.
 pub(crate) fn records_value<'py>(records: &Bound<'py, PyAny>) -> PyValue<'py> {
@@ -158,7 +152,7 @@ pub(crate) fn iter_expand(records: &Bound<'_, PyAny>) -> KernelResult<ExpandIter
     let list = records_value(records);
     let _checked = core::records(&list)?;
     let records = records.try_iter()?.unbind();
-    Ok(ExpandIterator(Mutex::new(Some(Expansion {
+    Ok(ExpandIterator(Owned::new(Some(Expansion {
         records,
         next: 0,
         chunks: Vec::new(),
@@ -175,7 +169,7 @@ struct Expansion {
 
 /// Iterator over the timed chunks of records.
 #[pyclass(frozen, module = "dsh_codec._native")]
-pub(crate) struct ExpandIterator(Mutex<Option<Expansion>>);
+pub(crate) struct ExpandIterator(Owned<Option<Expansion>>);
 
 #[pymethods]
 impl ExpandIterator {
@@ -184,7 +178,7 @@ impl ExpandIterator {
     }
 
     fn __next__(&self, py: Python<'_>) -> KernelResult<Option<Kept>> {
-        let mut state = lock(&self.0, py);
+        let mut state = self.0.lock(py)?;
         let result = state.as_mut().map_or(Ok(None), |expansion| expansion.advance(py));
         if !matches!(result, Ok(Some(_))) {
             *state = None;
@@ -212,6 +206,17 @@ impl Expansion {
 }
 
 // --- packing ---
+
+/// Takes the items of an iterable one by one.
+fn timed_chunks<'py>(
+    timed: &Bound<'py, PyAny>,
+    mut take: impl FnMut(&Bound<'py, PyAny>) -> KernelResult<()>,
+) -> KernelResult<()> {
+    if let Ok(list) = timed.cast_exact::<PyList>() {
+        return list.iter().try_for_each(|item| take(&item));
+    }
+    timed.try_iter()?.try_for_each(|item| take(&item?))
+}
 
 fn extend_packer(packer: &mut core::Packer<Kept>, item: &Bound<'_, PyAny>) -> KernelResult<()> {
     match item.cast::<PyTuple>() {
@@ -265,14 +270,14 @@ pub(crate) struct Packing {
 ///
 /// It also keeps the JSON text of what was pushed, for `encode_settlement`.
 #[pyclass(frozen, module = "dsh_codec._native")]
-pub(crate) struct Packer(Mutex<Packing>);
+pub(crate) struct Packer(Owned<Packing>);
 
 #[pymethods]
 impl Packer {
     #[new]
     #[pyo3(signature = ())]
     fn new() -> Self {
-        Self(Mutex::default())
+        Self(Owned::default())
     }
 
     /// Add one chunk.
@@ -289,7 +294,7 @@ impl Packer {
     #[pyo3(signature = (time, chunk, /))]
     fn push(&self, time: Bound<'_, PyAny>, chunk: Bound<'_, PyAny>) -> KernelResult<()> {
         let py = time.py();
-        let packing = &mut *lock(&self.0, py);
+        let packing = &mut *self.0.lock(py)?;
         packing.packer.push(Some(&PyValue(time)), Some(&PyValue(chunk)))?;
         // So a settlement has nothing left to write but what it adds.
         let max_depth = Limits::default().max_depth as usize;
@@ -304,20 +309,13 @@ impl Packer {
     #[pyo3(signature = (timed, /))]
     fn extend(&self, timed: &Bound<'_, PyAny>) -> KernelResult<()> {
         let py = timed.py();
-        if let Ok(list) = timed.cast_exact::<PyList>() {
-            let packer = &mut lock(&self.0, py).packer;
-            return list.iter().try_for_each(|item| extend_packer(packer, &item));
-        }
-        // Other iterables may run code that uses this very packer.
-        timed
-            .try_iter()?
-            .try_for_each(|item| extend_packer(&mut lock(&self.0, py).packer, &item?))
+        timed_chunks(timed, |item| extend_packer(&mut self.0.lock(py)?.packer, item))
     }
 
     /// Return the records so far, detached from the packer. Key order of 20 §2.
     #[pyo3(signature = ())]
     fn snapshot<'py>(&self, py: Python<'py>) -> KernelResult<Bound<'py, PyList>> {
-        snapshot(py, &lock(&self.0, py).packer)
+        snapshot(py, &self.0.lock(py)?.packer)
     }
 
     /// Write the event that settles the attempt. See the stub.
@@ -331,7 +329,7 @@ impl Packer {
     ) -> KernelResult<Bound<'py, PyAny>> {
         let is_interrupted = given.is_interrupted()?;
         let records = {
-            let packing = &mut *lock(&self.0, py);
+            let packing = &mut *self.0.lock(py)?;
             let settled = settle(py, packing, &given, is_interrupted, seq, max_row_bytes)?;
             if let Some(rows) = settled {
                 return Ok(rows);
@@ -339,7 +337,7 @@ impl Packer {
             snapshot(py, &packing.packer)?
         };
         // Without the lock: the event is made by code of Python.
-        encode_event(py, records, given, seq, max_row_bytes)
+        encode_event(py, records, given, is_interrupted, seq, max_row_bytes)
     }
 }
 
@@ -351,14 +349,7 @@ impl Packer {
 #[pyo3(signature = (timed, /))]
 pub(crate) fn pack<'py>(timed: &Bound<'py, PyAny>) -> KernelResult<Bound<'py, PyList>> {
     let mut packer = core::Packer::new();
-    if let Ok(list) = timed.cast_exact::<PyList>() {
-        list.iter()
-            .try_for_each(|item| extend_packer(&mut packer, &item))?;
-    } else {
-        timed
-            .try_iter()?
-            .try_for_each(|item| extend_packer(&mut packer, &item?))?;
-    }
+    timed_chunks(timed, |item| extend_packer(&mut packer, item))?;
     snapshot(timed.py(), &packer)
 }
 
@@ -457,7 +448,7 @@ pub(crate) fn chunk_has_visible_text(chunk: Bound<'_, PyAny>) -> bool {
 
 /// Block assembler. Spec: 20 §6.
 #[pyclass(frozen, module = "dsh_codec._native")]
-pub(crate) struct Assembler(Mutex<core::Assembler<Kept>>);
+pub(crate) struct Assembler(Owned<core::Assembler<Kept>>);
 
 /// Makes the object of a block, which is the block itself if it was closed by one.
 pub(crate) fn block_object<'py>(py: Python<'py>, block: Block<'_, Kept>) -> PyResult<Bound<'py, PyAny>> {
@@ -494,7 +485,7 @@ impl Assembler {
     #[new]
     #[pyo3(signature = ())]
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(core::Assembler::new()))
+        Self(Owned::new(core::Assembler::new()))
     }
 
     /// Add one chunk.
@@ -504,7 +495,7 @@ impl Assembler {
     ///     StreamError: The chunk cannot be assembled (20 §8.5).
     #[pyo3(signature = (chunk, /))]
     fn push(&self, chunk: Bound<'_, PyAny>) -> KernelResult<()> {
-        let mut assembler = lock(&self.0, chunk.py());
+        let mut assembler = self.0.lock(chunk.py())?;
         Ok(assembler.push(&PyValue(chunk))?)
     }
 
@@ -516,11 +507,14 @@ impl Assembler {
     fn push_records(&self, records: &Bound<'_, PyAny>) -> KernelResult<()> {
         let py = records.py();
         if let Ok(packer) = records.cast_exact::<Packer>() {
-            let packing = lock(&packer.get().0, py);
+            let packing = packer.get().0.lock(py)?;
             let records = packing.packer.records();
-            return Ok(lock(&self.0, py).push_packed(records, |kept| PyValue(kept.bind(py).clone()))?);
+            return Ok(self
+                .0
+                .lock(py)?
+                .push_packed(records, |kept| PyValue(kept.bind(py).clone()))?);
         }
-        Ok(lock(&self.0, records.py()).push_records(&records_value(records))?)
+        Ok(self.0.lock(py)?.push_records(&records_value(records))?)
     }
 
     /// Return the kept blocks.
@@ -529,28 +523,26 @@ impl Assembler {
     ///     StreamError: A block of unknown type is still open.
     #[pyo3(signature = ())]
     fn blocks<'py>(&self, py: Python<'py>) -> KernelResult<Vec<Bound<'py, PyAny>>> {
-        Ok(block_objects(py, lock(&self.0, py).blocks()?)?)
+        Ok(block_objects(py, self.0.lock(py)?.blocks()?)?)
     }
 
     /// Return the visible text and reasoning blocks of an interrupted attempt.
     #[pyo3(signature = ())]
     fn interrupted_blocks<'py>(&self, py: Python<'py>) -> KernelResult<Vec<Bound<'py, PyAny>>> {
-        Ok(block_objects(py, lock(&self.0, py).interrupted_blocks()?)?)
+        Ok(block_objects(py, self.0.lock(py)?.interrupted_blocks()?)?)
     }
 
     /// Return the last usage, or `default` if there was none.
     #[pyo3(signature = (default = None, /))]
-    fn usage(&self, py: Python<'_>, default: Option<Kept>) -> Option<Kept> {
-        lock(&self.0, py)
-            .usage()
-            .map(|usage| usage.clone_ref(py))
-            .or(default)
+    fn usage(&self, py: Python<'_>, default: Option<Kept>) -> PyResult<Option<Kept>> {
+        let assembler = self.0.lock(py)?;
+        Ok(assembler.usage().map(|usage| usage.clone_ref(py)).or(default))
     }
 
     /// Return the last finish reason, or `{"kind": "stop"}` if there was none.
     #[pyo3(signature = ())]
     fn finish(&self, py: Python<'_>) -> KernelResult<Kept> {
-        if let Some(reason) = lock(&self.0, py).finish() {
+        if let Some(reason) = self.0.lock(py)?.finish() {
             return Ok(reason.clone_ref(py));
         }
         let (key, value) = core::DEFAULT_FINISH;
@@ -565,7 +557,7 @@ impl Assembler {
     ///     StreamError: A block of unknown type is still open.
     #[pyo3(signature = (default = None, /))]
     fn replay_state(&self, py: Python<'_>, default: Option<Kept>) -> KernelResult<Option<Kept>> {
-        let envelope = replay_object(py, lock(&self.0, py).replay_state()?)?;
+        let envelope = replay_object(py, self.0.lock(py)?.replay_state()?)?;
         Ok(envelope.map(Bound::unbind).or(default))
     }
 }

@@ -14,6 +14,8 @@ use std::slice;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::pystring::{ascii_of, is_ready};
+
 /// An object that is held by another one, or by a [`Bound`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -178,18 +180,13 @@ impl<'a> TextView<'a> {
     /// The text, if it is all ASCII.
     #[inline(always)]
     pub(crate) fn ascii(self) -> Option<AsciiView<'a>> {
-        let object = self.0.object;
-        // SAFETY: the object is a `str`.
-        if unsafe { ffi::PyUnicode_IS_COMPACT_ASCII(object) } == 0 {
-            return None;
-        }
-        // SAFETY: as above.
-        let len = unsafe { ffi::PyUnicode_GET_LENGTH(object) }.cast_unsigned();
-        // SAFETY: as above.
-        let start = unsafe { ffi::PyUnicode_1BYTE_DATA(object) };
+        // SAFETY: the object is a `str`, which lives and does not change as long as the view.
+        let bytes = unsafe { ascii_of(self.0.object) }?;
+        let head: *const ffi::PyASCIIObject = self.0.object.cast();
         Some(AsciiView {
-            start,
-            len,
+            // Of the object, and not of the characters alone.
+            start: head.wrapping_add(1).cast(),
+            len: bytes.len(),
             held: PhantomData,
         })
     }
@@ -202,6 +199,10 @@ impl<'a> TextView<'a> {
         }
         let object = self.0.object;
         // SAFETY: the object is a `str`.
+        if !unsafe { is_ready(object) } {
+            return Units::Unknown;
+        }
+        // SAFETY: as above.
         let kind = unsafe { ffi::PyUnicode_KIND(object) };
         if ![
             ffi::PyUnicode_1BYTE_KIND,
@@ -218,7 +219,13 @@ impl<'a> TextView<'a> {
         let data = unsafe { ffi::PyUnicode_DATA(object) };
         if kind == ffi::PyUnicode_1BYTE_KIND {
             // SAFETY: the data are `len` units of the size that the kind says, and do not change.
-            Units::Latin(unsafe { slice::from_raw_parts(data.cast(), len) })
+            let units: &[u8] = unsafe { slice::from_raw_parts(data.cast(), len) };
+            // Strings that an old call has made are not stored as others of their characters.
+            if units.is_ascii() {
+                Units::Unknown
+            } else {
+                Units::Latin(units)
+            }
         } else if kind == ffi::PyUnicode_2BYTE_KIND {
             // SAFETY: as above.
             Units::Two(unsafe { slice::from_raw_parts(data.cast(), len) })

@@ -243,7 +243,7 @@ impl Room {
     #[inline(always)]
     pub fn close(&mut self, opening: u8, bracket: u8, end: u8) {
         if self.text().last() != Some(&opening) {
-            self.len -= 1;
+            self.len = self.len.saturating_sub(1);
         }
         self.first_of([bracket, end], 2);
     }
@@ -372,6 +372,12 @@ impl Room {
             len
         });
         is_text
+    }
+
+    /// Appends a finite double as JavaScript writes it, and `end` behind it.
+    pub fn double(&mut self, value: f64, end: u8) {
+        self.literal(ryu_js::Buffer::new().format_finite(value).as_bytes());
+        self.byte(end);
     }
 
     /// Appends an integer, and `end` behind it.
