@@ -113,7 +113,13 @@ def test_one_odd_value_among_usual_ones(kernel, odd, written):
 
 def test_events_without_their_members_in_order(kernel):
     """The order of the members is that of the event; only known ones are taken."""
-    event = {"data": None, "ignorable": True, "time": 5, "surfaceOp": ["a"], "seq": 0}
+    event: dict[str, Any] = {
+        "data": None,
+        "ignorable": True,
+        "time": 5,
+        "surfaceOp": ["a"],
+        "seq": 0,
+    }
     event["type"] = "a/b"
     text = b'{"data":null,"ignorable":true,"time":5,"surfaceOp":["a"],"seq":0,"type":"a/b"}\n'
     assert kernel.encode_events([event], 0) == (text, 1, False)
