@@ -201,12 +201,10 @@ impl Encoder {
         let start = self.text.len();
         let mut row = QuickWriter::new(py, &mut self.text);
         write(&mut row)?;
-        let may_be_retired = row.may_be_retired;
-        if admission == core::Admission::Always || (admission == core::Admission::IfRetired && may_be_retired)
-        {
+        if admission.looks(row.may_be_retired) {
             self.admit_text(start).ok()?;
         }
-        ((self.text.len() - start) as u64 <= self.max_row_bytes).then_some(())
+        self.check_len(start).ok()
     }
 
     /// Checks one event and appends its row.
@@ -214,22 +212,25 @@ impl Encoder {
         let start = self.text.len();
         let mut quick = QuickWriter::new(event.py(), &mut self.text);
         if let Some(admission) = quick.event(event, seq, self.max_depth) {
-            if admission == core::Admission::Always
-                || (admission == core::Admission::IfRetired && quick.may_be_retired)
-            {
+            if admission.looks(quick.may_be_retired) {
                 self.admit_text(start)?;
             }
         } else {
             self.text.truncate(start);
             self.add_any(event, seq, start)?;
         }
+        self.check_len(start)
+    }
+
+    /// Checks the length of the row that starts at `start`.
+    fn check_len(&self, start: usize) -> KernelResult<()> {
         let len = (self.text.len() - start) as u64;
-        if len > self.max_row_bytes {
-            let limit = self.max_row_bytes;
-            let message = format!("the row has {len} bytes, more than max_row_bytes ({limit})");
-            return Err(Error::limit("max_row_bytes", limit, message).into());
+        let limit = self.max_row_bytes;
+        if len <= limit {
+            return Ok(());
         }
-        Ok(())
+        let message = format!("the row has {len} bytes, more than max_row_bytes ({limit})");
+        Err(Error::limit("max_row_bytes", limit, message).into())
     }
 
     /// [`Encoder::add`] of any event, but for the length of its row.
@@ -344,10 +345,8 @@ impl Encoder {
         let may_be_retired = writer.take_may_be_retired();
         let event_type = members.event_type.clone().map(PyValue);
         let event_type = event_type.as_ref().and_then(Value::text).unwrap_or_default();
-        match core::Admission::of(&event_type) {
-            core::Admission::Always => {}
-            core::Admission::IfRetired if may_be_retired => {}
-            _ => return Ok(()),
+        if !core::Admission::of(&event_type).looks(may_be_retired) {
+            return Ok(());
         }
         if writer.has_loss() {
             // The row does not hold what the event does.

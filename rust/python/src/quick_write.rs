@@ -326,10 +326,6 @@ impl<'py, 'r> QuickWriter<'py, 'r> {
     #[inline(never)]
     fn units(&mut self, text: TextView<'_>) -> Option<()> {
         let is_text = match text.units() {
-            Units::Ascii(text) => {
-                self.ascii(text);
-                true
-            }
             Units::Latin(units) => self.room.units(units, b','),
             Units::Two(units) => self.room.units(units, b','),
             Units::Four(units) => self.room.units(units, b','),

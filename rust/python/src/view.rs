@@ -166,13 +166,12 @@ impl<'a> Iterator for MembersView<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct TextView<'a>(View<'a>);
 
-/// Code units of a `str`.
+/// Code units of a `str` that is not all ASCII.
 pub(crate) enum Units<'a> {
-    Ascii(AsciiView<'a>),
     Latin(&'a [u8]),
     Two(&'a [u16]),
     Four(&'a [u32]),
-    /// The interpreter has not made them yet.
+    /// An old call has made it, which has not stored it, or not as others of its characters are.
     Unknown,
 }
 
@@ -191,12 +190,9 @@ impl<'a> TextView<'a> {
         })
     }
 
-    /// What it is made of.
+    /// What a text is made of that [`TextView::ascii`] does not know.
     #[inline]
     pub(crate) fn units(self) -> Units<'a> {
-        if let Some(ascii) = self.ascii() {
-            return Units::Ascii(ascii);
-        }
         let object = self.0.object;
         // SAFETY: the object is a `str`.
         if !unsafe { is_ready(object) } {
@@ -220,7 +216,6 @@ impl<'a> TextView<'a> {
         if kind == ffi::PyUnicode_1BYTE_KIND {
             // SAFETY: the data are `len` units of the size that the kind says, and do not change.
             let units: &[u8] = unsafe { slice::from_raw_parts(data.cast(), len) };
-            // Strings that an old call has made are not stored as others of their characters.
             if units.is_ascii() {
                 Units::Unknown
             } else {

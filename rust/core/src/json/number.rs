@@ -75,7 +75,7 @@ pub(crate) fn is_spelled_double(literal: &[u8]) -> bool {
 /// Appends a safe integer.
 #[inline]
 pub fn write_integer(value: i64, out: &mut Vec<u8>) {
-    let mut rest = value.unsigned_abs();
+    let rest = value.unsigned_abs();
     if value < 0 {
         out.push(b'-');
     }
@@ -83,11 +83,32 @@ pub fn write_integer(value: i64, out: &mut Vec<u8>) {
     let more_digits = rest.checked_ilog10().unwrap_or_default();
     // In place: digits that were written one by one are copied only when the last of them is stored.
     out.resize(start + 1 + more_digits as usize, b'0');
-    for place in out.iter_mut().skip(start).rev() {
-        *place = u8::try_from(rest % 10).map_or(b'0', |digit| b'0' + digit);
-        rest /= 10;
+    put_digits(rest, out.get_mut(start..).unwrap_or_default());
+}
+
+/// Fills a place with the digits of a number, which are as many.
+#[inline(always)]
+pub(super) fn put_digits(mut rest: u64, mut place: &mut [u8]) {
+    while let [before @ .., tens, ones] = place {
+        [*tens, *ones] = PAIRS.get((rest % 100) as usize).copied().unwrap_or_default();
+        rest /= 100;
+        place = before;
+    }
+    if let [one] = place {
+        *one = b'0' + rest.to_le_bytes()[0];
     }
 }
+
+/// Two digits each.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[b'0'; 2]; 100];
+    let mut number = 0u8;
+    while number < 100 {
+        pairs[number as usize] = [b'0' + number / 10, b'0' + number % 10];
+        number += 1;
+    }
+    pairs
+};
 
 /// Appends a double as JavaScript writes it in JSON: shortest digits, `0` for −0, `null` if not finite.
 pub fn write_double(value: f64, out: &mut Vec<u8>) {

@@ -1,6 +1,7 @@
 //! Text that is written with stores of fixed length into room that is there already. Spec 10 §1.1.
 
 use super::blocks::{Blocks, Task, dispatch};
+use super::number::put_digits;
 use super::text::{BLOCK, WriteBlocks, escape_of, has_escaped};
 
 /// How much room is made at once, if no more is needed: half of the text within these bounds.
@@ -386,23 +387,10 @@ impl Room {
         const DIGITS: usize = 20;
         self.put::<{ DIGITS + 2 }>(|place| {
             place[0] = b'-';
-            let mut rest = value.unsigned_abs();
-            let len =
-                (usize::from(value < 0) + rest.checked_ilog10().unwrap_or_default() as usize + 1).min(DIGITS);
-            let mut at = len;
-            while rest >= 10
-                && let Some([.., tens, ones]) = place.get_mut(..at)
-            {
-                [*tens, *ones] = PAIRS.get((rest % 100) as usize).copied().unwrap_or_default();
-                rest /= 100;
-                at -= 2;
-            }
-            // None is left of an even number of digits, unless it is 0.
-            if (rest > 0 || value == 0)
-                && let Some([.., one]) = place.get_mut(..at)
-            {
-                *one = b'0' + rest.to_le_bytes()[0];
-            }
+            let digits = value.unsigned_abs();
+            let sign = usize::from(value < 0);
+            let len = (sign + digits.checked_ilog10().unwrap_or_default() as usize + 1).min(DIGITS);
+            put_digits(digits, place.get_mut(sign..len).unwrap_or_default());
             if let Some(place) = place.get_mut(len) {
                 *place = end;
             }
@@ -442,17 +430,6 @@ fn put_ascii(text: &[u8], end: u8, place: &mut [u8; 19]) -> Option<usize> {
     *place.get_mut(1 + text.len()..)?.first_chunk_mut()? = [b'"', end];
     Some(text.len() + 3)
 }
-
-/// Two digits each.
-const PAIRS: [[u8; 2]; 100] = {
-    let mut pairs = [[b'0'; 2]; 100];
-    let mut number = 0u8;
-    while number < 100 {
-        pairs[number as usize] = [b'0' + number / 10, b'0' + number % 10];
-        number += 1;
-    }
-    pairs
-};
 
 #[cfg(test)]
 mod tests {
@@ -527,27 +504,22 @@ mod tests {
             let mut expected = literal(&text);
             expected.push(b',');
             let codes: Vec<u32> = chars.iter().map(|&char| u32::from(char)).collect();
-            room.truncate(0);
-            assert!(room.units(&codes, b','));
-            assert_eq!(room.text(), expected, "{text}");
-            if let Ok(units) = codes
-                .iter()
-                .map(|&code| u16::try_from(code))
-                .collect::<Result<Vec<_>, _>>()
-            {
-                room.truncate(0);
-                assert!(room.units(&units, b','));
-                assert_eq!(room.text(), expected, "{text}");
-            }
-            if let Ok(units) = codes
-                .iter()
-                .map(|&code| u8::try_from(code))
-                .collect::<Result<Vec<_>, _>>()
-            {
-                room.truncate(0);
-                assert!(room.units(&units, b','));
-                assert_eq!(room.text(), expected, "{text}");
-            }
+            check_units(&codes, &mut room, &expected);
+            check_narrower::<u16>(&codes, &mut room, &expected);
+            check_narrower::<u8>(&codes, &mut room, &expected);
+        }
+    }
+
+    fn check_units<U: Unit>(units: &[U], room: &mut Room, expected: &[u8]) {
+        room.truncate(0);
+        assert!(room.units(units, b','));
+        assert_eq!(room.text(), expected, "{}", String::from_utf8_lossy(expected));
+    }
+
+    fn check_narrower<U: Unit + TryFrom<u32>>(codes: &[u32], room: &mut Room, expected: &[u8]) {
+        let units: Option<Vec<U>> = codes.iter().map(|&code| U::try_from(code).ok()).collect();
+        if let Some(units) = units {
+            check_units(&units, room, expected);
         }
     }
 

@@ -72,6 +72,16 @@ impl Admission {
     /// `attachment`, and the `originalDimensions` of that.
     pub const DEPTH: usize = 7;
 
+    /// Whether row admission looks at a row; `may_be_retired`: whether one of its values may be such a string.
+    #[inline]
+    pub fn looks(self, may_be_retired: bool) -> bool {
+        match self {
+            Self::Never => false,
+            Self::IfRetired => may_be_retired,
+            Self::Always => true,
+        }
+    }
+
     /// What row admission does with rows of a type.
     pub fn of(event_type: &[u8]) -> Self {
         match event_type {
