@@ -239,8 +239,9 @@ def bench_durable_append(
             turns = [(appends.bare, bare), (appends.ours, ours)]
             for append, seconds in turns if number % 2 else turns[::-1]:
                 start = perf_counter()
-                append()
+                count = append()
                 seconds.append(perf_counter() - start)
+                assert count == appends.count
     compare.line(
         Line(
             f"append {described(events, name, given)}, {stored}, fsync",
